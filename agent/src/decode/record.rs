@@ -1,0 +1,1 @@
+//! The one cast: bytes of a ring-buffer record → a typed record.

@@ -1,0 +1,2 @@
+//! The binary `tailcomb`.
+fn main() {}

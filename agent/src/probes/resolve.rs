@@ -1,0 +1,124 @@
+//! Looks up, in this kernel, what the programs of the table need.
+
+use std::collections::BTreeMap;
+
+use super::{
+    table::{ABSENT, Attach, Need, Probe, Program, Source},
+    verdict::Verdict,
+};
+use crate::kernel::{btf::Layout, tracefs::Tracefs};
+
+/// The values of the globals, and a verdict for each program that can't be loaded.
+#[derive(Debug, Default)]
+pub struct Resolved {
+    /// Value by global; only those that this kernel has, and [`ABSENT`] for optional ones that it does not.
+    pub globals: BTreeMap<&'static str, u32>,
+    /// Verdict by program; a program without one is to be loaded.
+    pub verdicts: BTreeMap<&'static str, Verdict>,
+}
+
+/// What the kernel is asked through.
+pub struct Kernel<'a> {
+    /// Its types.
+    pub layout: &'a Layout,
+    /// Its classic tracepoints, or why they can't be seen.
+    pub tracefs: Result<&'a Tracefs, &'a str>,
+}
+
+/// Resolves every need of every program of `probes`.
+#[must_use]
+pub fn resolve(probes: &[Probe], kernel: &Kernel<'_>) -> Resolved {
+    let mut resolved = Resolved::default();
+    for program in probes.iter().flat_map(|probe| probe.programs) {
+        if let Some(other) = program.unless.filter(|other| kernel.layout.has_tracepoint(other)) {
+            let reason = format!("this kernel has {other}, which does it better");
+            resolved.verdicts.insert(program.name, Verdict::NotApplicable { reason });
+        }
+        // The object is one: a global is set even where the program at hand is not needed.
+        let missing: Vec<String> = program.needs.iter().filter_map(|need| resolved.look_up(need, kernel)).collect();
+        if resolved.verdicts.contains_key(program.name) {
+            continue;
+        }
+        if let Some(verdict) = missing_hook(program, kernel).or_else(|| resolved.missing_field(program, &missing)) {
+            resolved.verdicts.insert(program.name, verdict);
+        }
+    }
+    resolved
+}
+
+impl Resolved {
+    /// Sets one global; returns what is missing where it can't be.
+    fn look_up(&mut self, need: &Need, kernel: &Kernel<'_>) -> Option<String> {
+        if let Some(value) = value(&need.source, kernel) {
+            self.globals.insert(need.global, value);
+            return None;
+        }
+        self.globals.insert(need.global, ABSENT);
+        (!need.optional).then(|| describe(&need.source))
+    }
+
+    fn missing_field(&self, program: &Program, missing: &[String]) -> Option<Verdict> {
+        let reason = if let [first, ..] = missing {
+            format!("this kernel has no {first}")
+        } else if !program.one_of.is_empty() && program.one_of.iter().all(|global| self.globals.get(global) == Some(&ABSENT)) {
+            format!("this kernel has none of {}", program.one_of.join(", "))
+        } else {
+            return None;
+        };
+        Some(Verdict::Unsupported { reason, remedy: "report this kernel: `tailcomb check --json` and `uname -r`".to_owned() })
+    }
+}
+
+/// The hooks of a program, as users know them.
+#[must_use]
+pub fn hooks(attach: &Attach) -> Vec<String> {
+    match attach {
+        Attach::Btf(name) => vec![format!("tp_btf:{name}")],
+        Attach::Raw(name) => vec![format!("raw_tp:{name}")],
+        Attach::Classic(points) => points.iter().map(|(category, name)| format!("tracepoint:{category}:{name}")).collect(),
+    }
+}
+
+fn missing_hook(program: &Program, kernel: &Kernel<'_>) -> Option<Verdict> {
+    match program.attach {
+        Attach::Btf(name) | Attach::Raw(name) => (!kernel.layout.has_tracepoint(name)).then(|| Verdict::Unsupported {
+            reason: format!("this kernel has no tracepoint {name}"),
+            remedy: "none on this kernel; it needs a newer one or another configuration".to_owned(),
+        }),
+        Attach::Classic(points) => match kernel.tracefs {
+            Err(why) => Some(Verdict::Unsupported {
+                reason: why.to_owned(),
+                remedy: "mount -t tracefs tracefs /sys/kernel/tracing, or let the agent do it (CAP_SYS_ADMIN)".to_owned(),
+            }),
+            Ok(tracefs) => {
+                points.iter().find(|(category, name)| !tracefs.has(category, name)).map(|(category, name)| Verdict::Unsupported {
+                    reason: format!("this kernel has no tracepoint {category}:{name}"),
+                    remedy: "a kernel built with CONFIG_FTRACE_SYSCALLS=y".to_owned(),
+                })
+            }
+        },
+    }
+}
+
+fn value(source: &Source, kernel: &Kernel<'_>) -> Option<u32> {
+    match source {
+        Source::Field(paths) => paths.iter().find_map(|path| kernel.layout.offset(path)),
+        Source::Enumerator(names) => names.iter().find_map(|(name, enumerator)| kernel.layout.enumerator(name, enumerator)),
+        Source::Argument { tracepoint, type_name } => kernel.layout.argument(tracepoint, type_name),
+        Source::Format { category, name, field } => kernel.tracefs.ok()?.field_offset(category, name, field).ok().flatten(),
+        Source::HasTracepoint(name) => Some(u32::from(kernel.layout.has_tracepoint(name))),
+    }
+}
+
+fn describe(source: &Source) -> String {
+    match source {
+        Source::Field(paths) => format!("field {}", paths.join(" or ")),
+        Source::Enumerator(names) => {
+            let names: Vec<String> = names.iter().map(|(name, enumerator)| format!("{name}.{enumerator}")).collect();
+            format!("value {}", names.join(" or "))
+        }
+        Source::Argument { tracepoint, type_name } => format!("argument `struct {type_name} *` of tracepoint {tracepoint}"),
+        Source::Format { category, name, field } => format!("field {field} in the record of tracepoint {category}:{name}"),
+        Source::HasTracepoint(name) => format!("tracepoint {name}"),
+    }
+}

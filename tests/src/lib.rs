@@ -1,0 +1,1 @@
+//! What the kernel tests and the end-to-end tests share.
