@@ -1,1 +1,3 @@
-//! What the kernel tests and the end-to-end tests share.
+//! What the kernel tests and the end-to-end tests share: cases, and what they need of the machine.
+
+pub mod case;
