@@ -1,6 +1,9 @@
 //! tailcomb's agent: see ARCHITECTURE.md for the way a sample takes.
 
 pub mod attribute;
+pub mod cli;
+pub mod config;
 pub mod decode;
+pub mod guard;
 pub mod kernel;
 pub mod probes;

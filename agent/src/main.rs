@@ -1,2 +1,5 @@
 //! The binary `tailcomb`.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    tailcomb::cli::main()
+}

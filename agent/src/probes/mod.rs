@@ -6,5 +6,6 @@
 pub mod block;
 pub mod loader;
 pub mod resolve;
+pub mod run_time;
 pub mod table;
 pub mod verdict;

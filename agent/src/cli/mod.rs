@@ -1,0 +1,133 @@
+//! The commands. What they share stands here: arguments, exit codes, logging.
+
+mod check;
+mod run;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{self, Config, ConfigError, LogFormat};
+
+/// Done.
+const OK: u8 = 0;
+/// It did not work.
+const FAILED: u8 = 1;
+/// Bad usage, configuration or input.
+const BAD_USAGE: u8 = 2;
+
+/// Which LLM requests on this node were slow, and was it the disk?
+#[derive(Parser)]
+#[command(name = "tailcomb", version, about, max_term_width = 110)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The agent: probes, metrics and API over HTTP.
+    #[command(after_help = "Example: tailcomb run --target port:8000 --listen 127.0.0.1:9809")]
+    Run(Run),
+    /// What this kernel and these privileges allow, probe by probe.
+    #[command(after_help = "Example: tailcomb check --strict")]
+    Check {
+        /// Exit 1 if a required probe is missing.
+        #[arg(long)]
+        strict: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args)]
+struct Run {
+    #[command(flatten)]
+    settings: Settings,
+    /// Print the configuration that results from file, environment and flags, every field with its meaning, and exit.
+    #[arg(long)]
+    print_config: bool,
+}
+
+/// Flags of the configuration; each has a field of the same name in the file.
+#[derive(Args, Default)]
+struct Settings {
+    /// TOML file to read first.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Address and port of the HTTP server [default: 127.0.0.1:9809].
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<String>,
+    /// Which servers are measured: auto, port:8000, comm:NAME, pid:N, cgroup:PATH, unix:PATH, all; repeatable [default: auto].
+    #[arg(long = "target", value_name = "TARGET")]
+    targets: Vec<String>,
+    /// A name accepted in the Host header; repeatable.
+    #[arg(long = "allowed-host", value_name = "HOST")]
+    allowed_hosts: Vec<String>,
+    /// Least level of log lines [default: info].
+    #[arg(long, value_name = "FILTER")]
+    log_level: Option<String>,
+    /// How log lines look [default: text].
+    #[arg(long, value_enum)]
+    log_format: Option<LogFormat>,
+    /// Share of the machine's CPU time that the probes may take [default: 0.02].
+    #[arg(long, value_name = "SHARE")]
+    max_overhead: Option<f64>,
+    /// Folder for the start-up self-test's file [default: /var/lib/tailcomb].
+    #[arg(long, value_name = "FOLDER")]
+    state_dir: Option<PathBuf>,
+    /// Size of the ring buffer in MiB, a power of two [default: 4].
+    #[arg(long, value_name = "MIB")]
+    ring_buffer_mib: Option<u32>,
+    /// Most label sets kept at once [default: 2000].
+    #[arg(long, value_name = "N")]
+    series_budget: Option<u32>,
+}
+
+impl Settings {
+    /// The configuration out of file, environment and these flags.
+    fn load(&self) -> Result<Config, ConfigError> {
+        let mut flags = config::Overrides::new();
+        let list = |items: &[String]| toml::Value::Array(items.iter().cloned().map(toml::Value::String).collect());
+        flags.extend(self.listen.clone().map(|listen| ("listen", toml::Value::String(listen))));
+        flags.extend((!self.targets.is_empty()).then(|| ("targets", list(&self.targets))));
+        flags.extend((!self.allowed_hosts.is_empty()).then(|| ("allowed_hosts", list(&self.allowed_hosts))));
+        flags.extend(self.log_level.clone().map(|level| ("log_level", toml::Value::String(level))));
+        flags.extend(self.log_format.and_then(|format| toml::Value::try_from(format).ok()).map(|format| ("log_format", format)));
+        flags.extend(self.max_overhead.map(|share| ("max_overhead", toml::Value::Float(share))));
+        flags.extend(self.state_dir.as_ref().map(|dir| ("state_dir", toml::Value::String(dir.display().to_string()))));
+        flags.extend(self.ring_buffer_mib.map(|mib| ("ring_buffer_mib", toml::Value::Integer(mib.into()))));
+        flags.extend(self.series_budget.map(|budget| ("series_budget", toml::Value::Integer(budget.into()))));
+        config::load(self.config.as_deref(), std::env::vars(), flags)
+    }
+}
+
+/// Runs the command line; the exit code is the contract's.
+#[must_use]
+pub fn main() -> ExitCode {
+    // clap prints its own message and leaves with 2 on bad usage.
+    let arguments = Arguments::parse();
+    let result = match &arguments.command {
+        Command::Run(run) => run::main(run),
+        Command::Check { strict, json } => check::main(*strict, *json),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("tailcomb: {error:#}");
+            ExitCode::from(if error.is::<ConfigError>() { BAD_USAGE } else { FAILED })
+        }
+    }
+}
+
+/// Log lines go to standard error: standard output is for what was asked for.
+fn start_logging(config: &Config) {
+    let filter = tracing_subscriber::EnvFilter::new(&config.log_level);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second start in one process (tests) keeps the first one's.
+    let _ = match config.log_format {
+        LogFormat::Text => builder.try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    };
+}

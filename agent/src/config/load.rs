@@ -1,0 +1,224 @@
+//! Reads the three sources of the configuration and says where a bad value came from.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+use toml::{Table, Value, de::DeTable};
+
+use super::{
+    Config,
+    field::{FIELDS, PREFIX, nearest},
+};
+
+/// What flags set, by field name.
+pub type Overrides = Vec<(&'static str, Value)>;
+
+/// A configuration that can't be used. Each message says what, where, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file can't be read.
+    #[error("config file {path}: {source}; give a readable file to --config, or leave it out for the defaults")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The file is no TOML, or a value in it has the wrong type.
+    #[error("config file {path}, {why}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Line and reason.
+        why: String,
+    },
+    /// A field that does not exist.
+    #[error("config file {path}, line {line}: unknown field `{name}`{hint}; `tailcomb run --print-config` lists them all")]
+    UnknownField {
+        /// The file.
+        path: PathBuf,
+        /// Its line, from 1.
+        line: usize,
+        /// The unknown name.
+        name: String,
+        /// The nearest known one, as a clause.
+        hint: String,
+    },
+    /// A value that is not allowed.
+    #[error("{source_name}: {field}: {why}")]
+    Value {
+        /// File, variable or flag.
+        source_name: String,
+        /// The field.
+        field: String,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// Reads `file` if given, then the variables of `environment`, then `flags`.
+///
+/// # Errors
+/// [`ConfigError`] for the first value that can't be used.
+pub fn load(
+    file: Option<&Path>,
+    environment: impl IntoIterator<Item = (String, String)>,
+    flags: Overrides,
+) -> Result<Config, ConfigError> {
+    let mut values = Table::new();
+    if let Some(path) = file {
+        let text = fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+        values = parse(path, &text)?;
+        check(&values, &path.display().to_string())?;
+    }
+    for (variable, text) in environment {
+        let Some(name) = variable.strip_prefix(PREFIX) else { continue };
+        // Unknown variables are passed over: Kubernetes makes some of its own for a service called tailcomb.
+        let Some(field) = FIELDS.iter().find(|field| field.name.to_uppercase() == name) else { continue };
+        values.insert(field.name.to_owned(), from_text(field.name, &text));
+        check(&values, &format!("environment variable {variable}"))?;
+    }
+    for (name, value) in flags {
+        values.insert(name.to_owned(), value);
+        check(&values, &format!("flag --{}", name.replace('_', "-")))?;
+    }
+    check(&values, "configuration")
+}
+
+/// Parses one file, refusing unknown fields with their line.
+fn parse(path: &Path, text: &str) -> Result<Table, ConfigError> {
+    let syntax = |error: &toml::de::Error| {
+        let line = error.span().map_or(1, |span| line_of(text, span.start));
+        ConfigError::Syntax { path: path.to_owned(), why: format!("line {line}: {}", error.message()) }
+    };
+    let spanned = DeTable::parse(text).map_err(|error| syntax(&error))?;
+    for key in spanned.get_ref().keys() {
+        let name: &str = key.get_ref();
+        if FIELDS.iter().any(|field| field.name == name) {
+            continue;
+        }
+        let hint = nearest(name, FIELDS.iter().map(|field| field.name))
+            .map_or_else(String::new, |near| format!(", did you mean `{near}`?"));
+        return Err(ConfigError::UnknownField {
+            path: path.to_owned(),
+            line: line_of(text, key.span().start),
+            name: name.to_owned(),
+            hint,
+        });
+    }
+    // Once more into the struct itself: its errors carry the place of a value of the wrong type.
+    let _: Config = toml::from_str(text).map_err(|error| syntax(&error))?;
+    text.parse::<Table>().map_err(|error| syntax(&error))
+}
+
+fn line_of(text: &str, position: usize) -> usize {
+    text.as_bytes().iter().take(position).filter(|byte| **byte == b'\n').count() + 1
+}
+
+/// A variable's text as the type that the field has by default.
+fn from_text(name: &str, text: &str) -> Value {
+    let default = Table::try_from(Config::default()).unwrap_or_default();
+    match default.get(name) {
+        Some(Value::Array(_)) => Value::Array(
+            text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(|item| Value::String(item.to_owned())).collect(),
+        ),
+        Some(Value::Integer(_)) => text.trim().parse().map_or_else(|_| Value::String(text.to_owned()), Value::Integer),
+        Some(Value::Float(_)) => text.trim().parse().map_or_else(|_| Value::String(text.to_owned()), Value::Float),
+        _ => Value::String(text.to_owned()),
+    }
+}
+
+/// Deserialises and validates what stands so far; an error is the fault of the source that was added last.
+fn check(values: &Table, source_name: &str) -> Result<Config, ConfigError> {
+    let config = Config::deserialize(values.clone()).map_err(|error| {
+        let bad = values
+            .iter()
+            .find(|(name, value)| Config::deserialize(Table::from_iter([((*name).clone(), (*value).clone())])).is_err());
+        ConfigError::Value {
+            source_name: source_name.to_owned(),
+            field: bad.map_or_else(|| "?".to_owned(), |(name, _)| name.clone()),
+            why: error.message().trim().to_owned(),
+        }
+    })?;
+    config.validate().map_err(|(field, why)| ConfigError::Value {
+        source_name: source_name.to_owned(),
+        field: field.to_owned(),
+        why,
+    })?;
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.write_all(text.as_bytes()).expect("written");
+        file
+    }
+
+    fn error_of(text: &str) -> String {
+        let file = file(text);
+        let error = load(Some(file.path()), [], Vec::new()).expect_err("refused").to_string();
+        error.replace(&file.path().display().to_string(), "FILE")
+    }
+
+    #[test]
+    fn an_unknown_field_is_refused_with_line_and_nearest_name() {
+        let error = error_of("listen = \"127.0.0.1:1\"\n\nmax_overhed = 0.1\n");
+        assert!(
+            error.starts_with("config file FILE, line 3: unknown field `max_overhed`, did you mean `max_overhead`?"),
+            "{error}"
+        );
+        let error = error_of("[server]\nport = 1\n");
+        assert!(error.starts_with("config file FILE, line 1: unknown field `server`"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_type_and_broken_syntax_are_refused_with_their_line() {
+        assert!(error_of("\nring_buffer_mib = \"big\"\n").starts_with("config file FILE, line 2: "));
+        assert!(error_of("listen = \n").starts_with("config file FILE, line 1: "));
+        assert!(error_of("max_overhead = 7.0\n").contains("max_overhead: 7 is not between"));
+    }
+
+    #[test]
+    fn the_later_source_wins_and_a_bad_one_is_named() {
+        let file = file("listen = \"127.0.0.1:1\"\nmax_overhead = 0.1\n");
+        let variable = |name: &str, value: &str| [(name.to_owned(), value.to_owned())];
+        let flags = || vec![("listen", Value::String("127.0.0.1:3".to_owned()))];
+
+        let config = load(Some(file.path()), variable("TAILCOMB_LISTEN", "127.0.0.1:2"), Vec::new()).expect("valid");
+        assert_eq!((config.listen.port(), config.max_overhead), (2, 0.1));
+        let config = load(Some(file.path()), variable("TAILCOMB_LISTEN", "127.0.0.1:2"), flags()).expect("valid");
+        assert_eq!(config.listen.port(), 3);
+        let config = load(None, variable("TAILCOMB_TARGETS", "port:1, comm:x"), Vec::new()).expect("valid");
+        assert_eq!(config.targets, ["port:1", "comm:x"]);
+
+        let error = load(None, variable("TAILCOMB_MAX_OVERHEAD", "lots"), Vec::new()).expect_err("refused").to_string();
+        assert!(error.starts_with("environment variable TAILCOMB_MAX_OVERHEAD: max_overhead: "), "{error}");
+        let error = load(None, [], vec![("listen", Value::String("nowhere".to_owned()))]).expect_err("refused").to_string();
+        assert!(error.starts_with("flag --listen: listen: "), "{error}");
+    }
+
+    #[test]
+    fn variables_that_kubernetes_makes_are_passed_over() {
+        let variables = [
+            ("TAILCOMB_PORT".to_owned(), "tcp://10.0.0.1:9809".to_owned()),
+            ("TAILCOMB_SERVICE_HOST".to_owned(), "10.0.0.1".to_owned()),
+        ];
+        assert_eq!(load(None, variables, Vec::new()).expect("valid"), Config::default());
+    }
+
+    #[test]
+    fn an_unreadable_file_is_named() {
+        let error = load(Some(Path::new("/nonexistent/tailcomb.toml")), [], Vec::new()).expect_err("refused").to_string();
+        assert!(error.contains("/nonexistent/tailcomb.toml") && error.contains("leave it out"), "{error}");
+    }
+}
