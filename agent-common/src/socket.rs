@@ -33,12 +33,17 @@ pub const NDJSON: u32 = 1 << 2;
 pub const ARRIVAL_UNKNOWN: u32 = 1 << 3;
 /// [`RequestRecord::flags`]: the end is the connection's (no length, not chunked).
 pub const CLOSE_DELIMITED: u32 = 1 << 4;
-/// [`RequestRecord::flags`]: the connection became something else (status 101).
+/// [`RequestRecord::flags`]: the connection became something else (status 101, or a CONNECT that succeeded).
 pub const UPGRADED: u32 = 1 << 5;
 /// [`RequestRecord::flags`]: the head is longer than what travels with the record.
 pub const HEAD_CUT: u32 = 1 << 6;
+/// [`RequestRecord::flags`]: the response is compressed: its events can't be seen, so it has no event marks.
+pub const ENCODED: u32 = 1 << 7;
 
 /// One HTTP/1.1 request as its server saw it. Times are ns of CLOCK_MONOTONIC; 0 = that mark was not reached.
+///
+/// A mark of a read or a write is the time at which that call had moved its bytes. `head_read_ns` = 0 means that the head
+/// was never complete (`tailcomb_request_incomplete_total`); such a record is always [`ABORTED`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RequestRecord {
@@ -50,10 +55,16 @@ pub struct RequestRecord {
     pub first_read_ns: u64,
     /// The read that completed the head.
     pub head_read_ns: u64,
-    /// The final response's head (not a 1xx) begins to leave.
+    /// The read that completed the body; the head's where there is none.
+    pub body_read_ns: u64,
+    /// The write that completed the final response's head (not a 1xx).
     pub head_written_ns: u64,
-    /// First event of a stream.
+    /// First event of a stream: SSE field `data`, or first line of NDJSON. Comments are none.
     pub first_event_ns: u64,
+    /// Last chunk with an event, as counted in `event_chunks`.
+    pub last_event_ns: u64,
+    /// Longest time between two writes with events, ns.
+    pub largest_gap_ns: u64,
     /// The terminator left, or the connection ended.
     pub end_ns: u64,
     /// Which connection: unique while the agent runs.
@@ -68,8 +79,9 @@ pub struct RequestRecord {
     pub tgid: u32,
     /// Thread that read the head.
     pub tid: u32,
-    /// Events of a stream.
-    pub events: u32,
+    /// Chunks of a stream that carried an event, from the first event on; without chunked encoding, writes. Several events
+    /// in one chunk count once; a chunk that begins with a comment is none.
+    pub event_chunks: u32,
     /// [`ABORTED`], [`SSE`], …
     pub flags: u32,
     /// Status code; 0 = none was written.
@@ -85,24 +97,29 @@ pub struct RequestRecord {
     /// The request's first bytes.
     pub head: [u8; HEAD_BYTES],
 }
-shared!(RequestRecord, 320);
+shared!(RequestRecord, 344);
 
 /// [`UndecodedRecord::reason`]s, with the value of the label `reason` of `tailcomb_undecoded_total`, by position.
-pub const UNDECODED_REASONS: [&str; 7] = ["tls", "http2", "mid_stream", "io_uring", "too_large", "desync", "unknown"];
+pub const UNDECODED_REASONS: [&str; 9] =
+    ["tls", "http2", "mid_stream", "io_uring", "splice", "too_large", "desync", "bad_address", "unknown"];
 /// A TLS record.
 pub const UNDECODED_TLS: u32 = 0;
 /// The HTTP/2 client preface.
 pub const UNDECODED_HTTP2: u32 = 1;
 /// A connection that was in the middle of something when it was first seen.
 pub const UNDECODED_MID_STREAM: u32 = 2;
-/// Bytes that moved without a buffer to read (io_uring, splice).
+/// Bytes that moved by io_uring, without a buffer to read.
 pub const UNDECODED_IO_URING: u32 = 3;
-/// More bytes or pieces in one call than the scanner follows.
-pub const UNDECODED_TOO_LARGE: u32 = 4;
-/// Bytes that are no HTTP/1.1 at that point.
-pub const UNDECODED_DESYNC: u32 = 5;
-/// None of these.
-pub const UNDECODED_UNKNOWN: u32 = 6;
+/// Bytes that moved by another call without a buffer to read: sendfile, splice, sendmmsg, recvmmsg.
+pub const UNDECODED_SPLICE: u32 = 4;
+/// More bytes or pieces in one call, or more requests waiting on one connection, than the scanner follows.
+pub const UNDECODED_TOO_LARGE: u32 = 5;
+/// HTTP/1.1 that stopped being it.
+pub const UNDECODED_DESYNC: u32 = 6;
+/// The bytes of a call could not be read (paged out, or gone).
+pub const UNDECODED_BAD_ADDRESS: u32 = 7;
+/// First bytes of no known protocol.
+pub const UNDECODED_UNKNOWN: u32 = 8;
 
 /// A connection of a target that is not followed (any further), sent once.
 #[repr(C)]
