@@ -1,8 +1,21 @@
 //! One request as the stages behind `decode` see it.
+//!
+//! Here a head is read for the last time: of its bytes only a known method and a route of the allow-list go on.
 
 use serde::Serialize;
+use tailcomb_common::socket::{ABORTED, ARRIVAL_UNKNOWN, HEAD_CUT, NDJSON, RequestRecord, SSE};
 
-use super::route::Route;
+use super::{
+    command,
+    head::{HeadError, RequestLine},
+    route::{self, Route, Routes},
+};
+
+/// The methods that keep their name (OpenTelemetry `http.request.method`; RFC 9110, RFC 5789, QUERY); others are [`OTHER_METHOD`].
+pub const METHODS: [&str; 10] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE"];
+
+/// Label of a method that is not in [`METHODS`].
+pub const OTHER_METHOD: &str = "_OTHER";
 
 /// Does the answer come in events or whole?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -42,7 +55,7 @@ pub struct Marks {
 }
 
 /// One request, decoded; nothing in it is longer than its allow-list says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Request {
     /// Which connection; unique while the agent runs.
     pub connection: u64,
@@ -78,7 +91,113 @@ pub struct Request {
     pub events: u32,
 }
 
+/// Why a record can't be a request. Its times are taken from none of its marks then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// A mark before the arrival or after the end.
+    #[error(
+        "a request whose mark `{mark}` is not between its arrival and its end; report this kernel with `tailcomb check --json`"
+    )]
+    Negative {
+        /// Which mark.
+        mark: &'static str,
+    },
+    /// No arrival or no end.
+    #[error("a request without the time of its {mark}; report this kernel with `tailcomb check --json`")]
+    NoTime {
+        /// Which mark.
+        mark: &'static str,
+    },
+    /// A status code that has not three digits.
+    #[error("a request with status {status}, which is no HTTP status; report this server with its name and version")]
+    Status {
+        /// The status.
+        status: u16,
+    },
+    /// No request line.
+    #[error(transparent)]
+    Head(#[from] HeadError),
+}
+
+impl RequestError {
+    /// Label `reason` of `tailcomb_lost_total{stage="decode"}`.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Negative { .. } => "negative",
+            Self::NoTime { .. } => "no_time",
+            Self::Status { .. } => "bad_status",
+            Self::Head(_) => "bad_head",
+        }
+    }
+}
+
+impl Marks {
+    /// Takes the marks of a record: 0 is absent.
+    ///
+    /// # Errors
+    /// When arrival or end is missing, or a mark is outside of them.
+    pub fn from_record(record: &RequestRecord) -> Result<Self, RequestError> {
+        let (arrive, end) = (record.arrive_ns, record.end_ns);
+        if arrive == 0 {
+            return Err(RequestError::NoTime { mark: "arrive" });
+        }
+        if end == 0 {
+            return Err(RequestError::NoTime { mark: "end" });
+        }
+        if end < arrive {
+            return Err(RequestError::Negative { mark: "end" });
+        }
+        let within = |mark, at| match at {
+            0 => Ok(None),
+            at if at < arrive || at > end => Err(RequestError::Negative { mark }),
+            at => Ok(Some(at)),
+        };
+        Ok(Self {
+            arrive,
+            first_read: within("first_read", record.first_read_ns)?,
+            head_read: within("head_read", record.head_read_ns)?,
+            head_written: within("head_written", record.head_written_ns)?,
+            first_event: within("first_event", record.first_event_ns)?,
+            end,
+        })
+    }
+}
+
 impl Request {
+    /// Reads a record whose head was completed.
+    ///
+    /// # Errors
+    /// [`RequestError`] when its times, its status or its head can't be; the caller counts it.
+    pub fn from_record(record: &RequestRecord, routes: &Routes) -> Result<Self, RequestError> {
+        let marks = Marks::from_record(record)?;
+        let status = match record.status {
+            0 => None,
+            status @ 100..=999 => Some(status),
+            status => return Err(RequestError::Status { status }),
+        };
+        let head = record.head.get(..usize::from(record.head_len)).ok_or(HeadError)?;
+        let line = RequestLine::parse(head, record.flags & HEAD_CUT != 0)?;
+        Ok(Self {
+            connection: record.connection,
+            tgid: record.tgid,
+            tid: record.tid,
+            comm: command(&record.comm),
+            cgroup_id: record.cgroup_id,
+            local_port: record.local_port,
+            method: METHODS.into_iter().find(|known| *known == line.method).unwrap_or(OTHER_METHOD),
+            route: line.path.map_or(route::OTHER, |path| routes.of(path)),
+            status,
+            mode: if record.flags & (SSE | NDJSON) == 0 { Mode::Unary } else { Mode::Stream },
+            outcome: if record.flags & ABORTED == 0 { Outcome::Complete } else { Outcome::Aborted },
+            arrival_seen: record.flags & ARRIVAL_UNKNOWN == 0,
+            marks,
+            request_bytes: record.request_bytes,
+            response_bytes: record.response_bytes,
+            events: record.events,
+        })
+    }
+
     /// Arrive → end, ns.
     #[must_use]
     pub const fn duration_ns(&self) -> u64 {
@@ -101,5 +220,169 @@ impl Request {
     #[must_use]
     pub fn error_type(&self) -> String {
         self.status.filter(|status| *status >= 500).map_or_else(String::new, |status| status.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tailcomb_common::socket::CLOSE_DELIMITED;
+
+    use super::*;
+    use crate::decode::sample::{request as record, set_head};
+
+    fn decoded(record: &RequestRecord) -> Request {
+        Request::from_record(record, &Routes::default()).expect("a request")
+    }
+
+    fn error(change: impl FnOnce(&mut RequestRecord)) -> Option<RequestError> {
+        let mut record = record();
+        change(&mut record);
+        Request::from_record(&record, &Routes::default()).err()
+    }
+
+    #[test]
+    fn a_stream_has_all_its_fields() {
+        let request = decoded(&record());
+        assert_eq!(
+            request,
+            Request {
+                connection: 0x1122_3344_5566_7788,
+                tgid: 1_234,
+                tid: 1_240,
+                comm: "vllm-worker".to_owned(),
+                cgroup_id: 77,
+                local_port: 8_000,
+                method: "POST",
+                route: Routes::default().of("/v1/chat/completions"),
+                status: Some(200),
+                mode: Mode::Stream,
+                outcome: Outcome::Complete,
+                arrival_seen: true,
+                marks: Marks {
+                    arrive: 1_000,
+                    first_read: Some(2_000),
+                    head_read: Some(3_000),
+                    head_written: Some(4_000),
+                    first_event: Some(5_000),
+                    end: 9_000,
+                },
+                request_bytes: 512,
+                response_bytes: 4_096,
+                events: 17,
+            }
+        );
+        assert_eq!(request.route.name(), "/v1/chat/completions");
+        assert_eq!(request.duration_ns(), 8_000);
+        assert_eq!(request.time_to_first_token_ns(), Some(4_000));
+        assert_eq!(request.receive_wait_ns(), Some(1_000));
+    }
+
+    #[test]
+    fn marks_that_were_not_reached_are_absent_not_zero() {
+        let mut record = record();
+        (record.first_read_ns, record.head_written_ns, record.first_event_ns) = (0, 0, 0);
+        (record.status, record.flags) = (0, SSE | ABORTED);
+        let request = decoded(&record);
+        assert_eq!((request.marks.first_read, request.marks.head_written, request.marks.first_event), (None, None, None));
+        assert_eq!((request.status, request.outcome), (None, Outcome::Aborted));
+        assert_eq!((request.time_to_first_token_ns(), request.receive_wait_ns()), (None, None));
+    }
+
+    #[test]
+    fn an_arrival_that_was_not_seen_gives_no_receive_wait() {
+        let mut record = record();
+        record.flags |= ARRIVAL_UNKNOWN;
+        assert_eq!(decoded(&record).receive_wait_ns(), None);
+        assert_eq!(decoded(&record).duration_ns(), 8_000);
+    }
+
+    #[test]
+    fn only_events_make_a_stream() {
+        for (flags, mode) in [(0, Mode::Unary), (CLOSE_DELIMITED, Mode::Unary), (SSE, Mode::Stream), (NDJSON, Mode::Stream)] {
+            let mut record = record();
+            record.flags = flags;
+            assert_eq!(decoded(&record).mode, mode, "{flags:#b}");
+            assert_eq!(decoded(&record).time_to_first_token_ns().is_some(), mode == Mode::Stream);
+        }
+    }
+
+    #[test]
+    fn times_out_of_order_are_an_error_and_no_value() {
+        assert_eq!(error(|record| record.first_read_ns = 999), Some(RequestError::Negative { mark: "first_read" }));
+        assert_eq!(error(|record| record.head_read_ns = 999), Some(RequestError::Negative { mark: "head_read" }));
+        assert_eq!(error(|record| record.head_written_ns = 1), Some(RequestError::Negative { mark: "head_written" }));
+        assert_eq!(error(|record| record.first_event_ns = 9_001), Some(RequestError::Negative { mark: "first_event" }));
+        assert_eq!(error(|record| record.end_ns = 999), Some(RequestError::Negative { mark: "end" }));
+        assert_eq!(error(|record| record.end_ns = 0), Some(RequestError::NoTime { mark: "end" }));
+        assert_eq!(error(|record| record.arrive_ns = 0), Some(RequestError::NoTime { mark: "arrive" }));
+        assert_eq!(error(|record| record.arrive_ns = u64::MAX), Some(RequestError::Negative { mark: "end" }));
+    }
+
+    #[test]
+    fn marks_at_arrival_and_at_the_end_are_within() {
+        let mut record = record();
+        (record.first_read_ns, record.first_event_ns) = (record.arrive_ns, record.end_ns);
+        assert_eq!(decoded(&record).receive_wait_ns(), Some(0));
+        assert_eq!(decoded(&record).time_to_first_token_ns(), Some(8_000));
+    }
+
+    #[test]
+    fn a_status_has_three_digits() {
+        for status in [100, 101, 200, 304, 499, 599, 999] {
+            assert_eq!(error(|record| record.status = status), None);
+        }
+        for status in [1, 20, 99, 1_000, u16::MAX] {
+            assert_eq!(error(|record| record.status = status), Some(RequestError::Status { status }));
+        }
+    }
+
+    #[test]
+    fn unknown_methods_are_one_value() {
+        for (sent, method) in [("GET", "GET"), ("HEAD", "HEAD"), ("get", "_OTHER"), ("PROPFIND", "_OTHER"), ("POSTS", "_OTHER")] {
+            let mut record = record();
+            set_head(&mut record, format!("{sent} /v1/models HTTP/1.1\r\n\r\n").as_bytes());
+            assert_eq!(decoded(&record).method, method);
+        }
+    }
+
+    #[test]
+    fn a_head_that_does_not_parse_is_an_error() {
+        assert_eq!(error(|record| set_head(record, b"hello")), Some(RequestError::Head(HeadError)));
+        assert_eq!(error(|record| record.head_len = 0), Some(RequestError::Head(HeadError)));
+        assert_eq!(error(|record| record.head_len = u16::MAX), Some(RequestError::Head(HeadError)));
+    }
+
+    #[test]
+    fn a_path_longer_than_what_travels_is_other() {
+        let mut record = record();
+        set_head(&mut record, format!("GET /v1/models/{} HTTP/1.1\r\n\r\n", "x".repeat(300)).as_bytes());
+        assert_eq!(Request::from_record(&record, &Routes::default()), Err(RequestError::Head(HeadError)), "not said to be cut");
+        record.flags |= HEAD_CUT;
+        assert_eq!(decoded(&record).route, route::OTHER);
+    }
+
+    /// Invariant 9: nothing of a head goes on beside method and route, wherever in it a secret stands.
+    #[test]
+    fn no_canary_of_the_head_gets_out() {
+        const CANARY: &str = "canary-7f3a";
+        for head in [
+            format!("POST /v1/chat/completions?key={CANARY} HTTP/1.1\r\nHost: a\r\n\r\n"),
+            format!("POST /v1/models/{CANARY} HTTP/1.1\r\nHost: a\r\n\r\n"),
+            format!("POST /{CANARY} HTTP/1.1\r\nHost: a\r\n\r\n"),
+            format!("POST /v2/models/{CANARY}/infer HTTP/1.1\r\nAuthorization: Bearer {CANARY}\r\n\r\n"),
+            format!("{CANARY} /v1/models HTTP/1.1\r\n\r\n{{\"prompt\":\"{CANARY}\"}}"),
+            format!("GET http://{CANARY}/v1/models HTTP/1.1\r\nHost: {CANARY}\r\n\r\n"),
+        ] {
+            let mut record = record();
+            set_head(&mut record, head.as_bytes());
+            let request = decoded(&record);
+            let shown = format!("{request:?} {}", serde_json::to_string(&request).expect("plain data"));
+            assert!(!shown.contains(CANARY), "{head:?} → {shown}");
+        }
+        // Nor by an error.
+        let mut record = record();
+        set_head(&mut record, CANARY.as_bytes());
+        let error = Request::from_record(&record, &Routes::default()).expect_err("no head");
+        assert!(!format!("{error:?} {error}").contains(CANARY));
     }
 }
