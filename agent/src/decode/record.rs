@@ -159,7 +159,7 @@ mod tests {
         }
         let mut longer = bytes;
         longer.push(0);
-        assert!(matches!(Record::from_bytes(&longer), Err(RecordError::WrongSize { len: 321.., .. })));
+        assert!(matches!(Record::from_bytes(&longer), Err(RecordError::WrongSize { .. })));
     }
 
     #[test]

@@ -46,10 +46,14 @@ pub struct Marks {
     pub first_read: Option<u64>,
     /// The read that completed the head.
     pub head_read: Option<u64>,
-    /// The final response's head begins to leave.
+    /// The read that completed the body, the head's where there is none. May be after `end`: a server may answer early.
+    pub body_read: Option<u64>,
+    /// The write that completed the final response's head.
     pub head_written: Option<u64>,
     /// First event of a stream.
     pub first_event: Option<u64>,
+    /// Last event of a stream.
+    pub last_event: Option<u64>,
     /// Terminator, or the connection's end.
     pub end: u64,
 }
@@ -87,8 +91,10 @@ pub struct Request {
     pub request_bytes: u64,
     /// Body bytes sent, framing excluded.
     pub response_bytes: u64,
-    /// Events of a stream.
-    pub events: u32,
+    /// Chunks of a stream that carried an event; several events in one chunk count once.
+    pub event_chunks: u32,
+    /// Longest time between two event chunks, ns; `None` where there were not two.
+    pub largest_gap_ns: Option<u64>,
 }
 
 /// Why a record can't be a request. Its times are taken from none of its marks then.
@@ -148,17 +154,20 @@ impl Marks {
         if end < arrive {
             return Err(RequestError::Negative { mark: "end" });
         }
-        let within = |mark, at| match at {
+        let between = |mark, at, last| match at {
             0 => Ok(None),
-            at if at < arrive || at > end => Err(RequestError::Negative { mark }),
+            at if at < arrive || at > last => Err(RequestError::Negative { mark }),
             at => Ok(Some(at)),
         };
+        let within = |mark, at| between(mark, at, end);
         Ok(Self {
             arrive,
             first_read: within("first_read", record.first_read_ns)?,
             head_read: within("head_read", record.head_read_ns)?,
+            body_read: between("body_read", record.body_read_ns, u64::MAX)?,
             head_written: within("head_written", record.head_written_ns)?,
             first_event: within("first_event", record.first_event_ns)?,
+            last_event: within("last_event", record.last_event_ns)?,
             end,
         })
     }
@@ -171,6 +180,9 @@ impl Request {
     /// [`RequestError`] when its times, its status or its head can't be; the caller counts it.
     pub fn from_record(record: &RequestRecord, routes: &Routes) -> Result<Self, RequestError> {
         let marks = Marks::from_record(record)?;
+        if record.largest_gap_ns > marks.end - marks.arrive {
+            return Err(RequestError::Negative { mark: "largest_gap" });
+        }
         let status = match record.status {
             0 => None,
             status @ 100..=999 => Some(status),
@@ -194,7 +206,8 @@ impl Request {
             marks,
             request_bytes: record.request_bytes,
             response_bytes: record.response_bytes,
-            events: record.events,
+            event_chunks: record.event_chunks,
+            largest_gap_ns: (record.event_chunks > 1).then_some(record.largest_gap_ns),
         })
     }
 
@@ -262,13 +275,16 @@ mod tests {
                     arrive: 1_000,
                     first_read: Some(2_000),
                     head_read: Some(3_000),
+                    body_read: Some(3_500),
                     head_written: Some(4_000),
                     first_event: Some(5_000),
+                    last_event: Some(8_500),
                     end: 9_000,
                 },
                 request_bytes: 512,
                 response_bytes: 4_096,
-                events: 17,
+                event_chunks: 17,
+                largest_gap_ns: Some(700),
             }
         );
         assert_eq!(request.route.name(), "/v1/chat/completions");
@@ -286,6 +302,22 @@ mod tests {
         assert_eq!((request.marks.first_read, request.marks.head_written, request.marks.first_event), (None, None, None));
         assert_eq!((request.status, request.outcome), (None, Outcome::Aborted));
         assert_eq!((request.time_to_first_token_ns(), request.receive_wait_ns()), (None, None));
+    }
+
+    #[test]
+    fn a_single_event_has_no_gap() {
+        let mut record = record();
+        for (chunks, gap, expected) in [(0, 0, None), (1, 0, None), (2, 0, Some(0)), (2, 300, Some(300))] {
+            (record.event_chunks, record.largest_gap_ns) = (chunks, gap);
+            assert_eq!(decoded(&record).largest_gap_ns, expected);
+        }
+    }
+
+    #[test]
+    fn a_body_may_be_read_after_an_early_answer() {
+        let mut record = record();
+        record.body_read_ns = 12_000;
+        assert_eq!(decoded(&record).marks.body_read, Some(12_000));
     }
 
     #[test]
@@ -312,6 +344,9 @@ mod tests {
         assert_eq!(error(|record| record.head_read_ns = 999), Some(RequestError::Negative { mark: "head_read" }));
         assert_eq!(error(|record| record.head_written_ns = 1), Some(RequestError::Negative { mark: "head_written" }));
         assert_eq!(error(|record| record.first_event_ns = 9_001), Some(RequestError::Negative { mark: "first_event" }));
+        assert_eq!(error(|record| record.last_event_ns = 9_001), Some(RequestError::Negative { mark: "last_event" }));
+        assert_eq!(error(|record| record.body_read_ns = 999), Some(RequestError::Negative { mark: "body_read" }));
+        assert_eq!(error(|record| record.largest_gap_ns = 8_001), Some(RequestError::Negative { mark: "largest_gap" }));
         assert_eq!(error(|record| record.end_ns = 999), Some(RequestError::Negative { mark: "end" }));
         assert_eq!(error(|record| record.end_ns = 0), Some(RequestError::NoTime { mark: "end" }));
         assert_eq!(error(|record| record.arrive_ns = 0), Some(RequestError::NoTime { mark: "arrive" }));

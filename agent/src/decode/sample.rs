@@ -11,8 +11,11 @@ pub(super) fn request() -> RequestRecord {
         arrive_ns: 1_000,
         first_read_ns: 2_000,
         head_read_ns: 3_000,
+        body_read_ns: 3_500,
         head_written_ns: 4_000,
         first_event_ns: 5_000,
+        last_event_ns: 8_500,
+        largest_gap_ns: 700,
         end_ns: 9_000,
         connection: 0x1122_3344_5566_7788,
         cgroup_id: 77,
@@ -20,7 +23,7 @@ pub(super) fn request() -> RequestRecord {
         response_bytes: 4_096,
         tgid: 1_234,
         tid: 1_240,
-        events: 17,
+        event_chunks: 17,
         flags: SSE,
         status: 200,
         local_port: 8_000,
@@ -62,8 +65,11 @@ pub(super) fn bytes(record: &RequestRecord) -> Vec<u8> {
         record.arrive_ns,
         record.first_read_ns,
         record.head_read_ns,
+        record.body_read_ns,
         record.head_written_ns,
         record.first_event_ns,
+        record.last_event_ns,
+        record.largest_gap_ns,
         record.end_ns,
         record.connection,
         record.cgroup_id,
@@ -72,7 +78,7 @@ pub(super) fn bytes(record: &RequestRecord) -> Vec<u8> {
     ] {
         bytes.extend(value.to_ne_bytes());
     }
-    for value in [record.tgid, record.tid, record.events, record.flags] {
+    for value in [record.tgid, record.tid, record.event_chunks, record.flags] {
         bytes.extend(value.to_ne_bytes());
     }
     for value in [record.status, record.local_port, record.head_len, record.padding] {
