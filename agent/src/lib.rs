@@ -4,6 +4,8 @@ pub mod attribute;
 pub mod cli;
 pub mod config;
 pub mod decode;
+pub mod demo;
 pub mod guard;
 pub mod kernel;
 pub mod probes;
+pub mod render;

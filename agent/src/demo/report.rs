@@ -1,0 +1,1 @@
+//! What the command prints about a run, from measured figures alone.
