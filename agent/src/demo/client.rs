@@ -120,7 +120,7 @@ async fn unary(response: Response<Incoming>, call: Call) -> Result<(), CallError
     let body = response.into_body().collect().await?.to_bytes();
     let right = match call.endpoint {
         Endpoint::Health => body == "ok",
-        Endpoint::Completion => field(&body, "/choices/0/text")? == call.seed.to_string(),
+        Endpoint::Completion => field(&body, "/choices/0/text")? == *call.seed.to_string(),
         Endpoint::Embedding => {
             field(&body, "/data/0/embedding")? == serde_json::to_value(index::expected(call.seed, EMBEDDING_READS))?
         }

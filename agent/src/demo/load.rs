@@ -53,7 +53,7 @@ pub(super) async fn run(port: u16, rate: f64, seed: u64, say: Say, stopped: impl
             say.message(&Message::NotSent);
             continue;
         };
-        let (client, say) = (Arc::clone(&client), say.clone());
+        let client = Arc::clone(&client);
         calls.spawn(async move {
             let answer = timeout(REQUEST_TIMEOUT, client.call(call)).await;
             drop(place);
