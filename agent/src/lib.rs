@@ -2,6 +2,7 @@
 
 pub mod attribute;
 pub mod cli;
+pub mod clock;
 pub mod config;
 pub mod decode;
 pub mod demo;

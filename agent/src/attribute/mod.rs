@@ -1,5 +1,7 @@
 //! Whose it is: processes, workloads, devices, and which processes are targets.
 
+pub mod cgroup;
 pub mod device;
+pub mod process;
 pub mod targets;
 pub mod workload;
