@@ -124,6 +124,12 @@ impl Window {
         self.cells
     }
 
+    /// Bytes on the heap, the allocator's own left out.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.ring.len() * size_of::<Column>() + self.cells * size_of::<Cell>()
+    }
+
     /// First column that is held in full: what was recorded before it is forgotten.
     #[must_use]
     pub const fn from(&self) -> u64 {
@@ -143,6 +149,10 @@ impl Window {
     }
 
     fn insert(&mut self, place: usize, at: u64) -> usize {
+        // The last column is most likely whole now.
+        if let Some(last) = self.ring.back_mut() {
+            last.cells.shrink_to_fit();
+        }
         self.ring.insert(place, Column { at, cells: Vec::new() });
         place
     }

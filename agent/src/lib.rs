@@ -10,3 +10,4 @@ pub mod guard;
 pub mod kernel;
 pub mod probes;
 pub mod render;
+pub mod store;
