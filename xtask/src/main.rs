@@ -1,2 +1,52 @@
-//! Skeleton.
-fn main() {}
+//! tailcomb's chores: the BPF toolchain, tests, other kernels. `cargo xtask --help` lists them.
+
+mod apt;
+mod command;
+mod lint;
+mod setup;
+mod workspace;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// tailcomb's chores.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Find or install the BPF toolchain; quick when all is there.
+    Setup {
+        /// Come by the compiler in this way only.
+        #[arg(long, value_enum)]
+        only: Option<setup::Way>,
+    },
+    /// Set up, build, and run `tailcomb demo` with these arguments.
+    Demo {
+        /// As for `tailcomb demo`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Check the format and run clippy, on user space and on the eBPF programs.
+    Lint,
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().chore {
+        Chore::Setup { only } => setup::ensure(only).map(drop),
+        Chore::Demo { arguments } => demo(&arguments),
+        Chore::Lint => lint::lint(),
+    }
+}
+
+fn demo(arguments: &[String]) -> Result<()> {
+    setup::ensure(None)?;
+    command::say("building tailcomb");
+    command::run(workspace::cargo()?.args(["build", "--release", "--package", "tailcomb"]))?;
+    let tailcomb = workspace::target_dir()?.join("release/tailcomb");
+    command::run(std::process::Command::new(tailcomb).arg("demo").args(arguments))
+}
