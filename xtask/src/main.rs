@@ -4,6 +4,8 @@ mod apt;
 mod command;
 mod lint;
 mod setup;
+mod test;
+mod vm;
 mod workspace;
 
 use anyhow::Result;
@@ -31,6 +33,8 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Run the tests, after setting up what they need.
+    Test(test::Options),
     /// Check the format and run clippy, on user space and on the eBPF programs.
     Lint,
 }
@@ -39,6 +43,7 @@ fn main() -> Result<()> {
     match Cli::parse().chore {
         Chore::Setup { only } => setup::ensure(only).map(drop),
         Chore::Demo { arguments } => demo(&arguments),
+        Chore::Test(options) => test::test(&options),
         Chore::Lint => lint::lint(),
     }
 }

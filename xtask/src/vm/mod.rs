@@ -1,0 +1,9 @@
+//! Other kernels: boots Debian's kernels under emulation and runs the static test binary in them.
+
+mod guest;
+mod initramfs;
+mod series;
+mod verdict;
+
+pub(crate) use guest::{Guest, Image};
+pub(crate) use series::{MATRIX, Series, Unavailable};
