@@ -2,6 +2,9 @@
 
 pub mod cgroup;
 pub mod device;
+pub mod engine;
+pub mod node;
 pub mod process;
+pub mod scan;
 pub mod targets;
 pub mod workload;

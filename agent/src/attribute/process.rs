@@ -11,6 +11,9 @@ pub struct ProcessId {
     pub start: u64,
 }
 
+/// Flag of a thread of the kernel (include/linux/sched.h).
+const PF_KTHREAD: u32 = 0x0020_0000;
+
 /// What is read of `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessStat {
@@ -20,6 +23,8 @@ pub struct ProcessStat {
     pub parent: u32,
     /// Command name of its first thread, at most 15 characters.
     pub name: String,
+    /// Is it a thread of the kernel?
+    pub is_kernel: bool,
 }
 
 /// A file of `/proc/PID`.
@@ -48,8 +53,10 @@ pub fn parse_stat(bytes: &[u8]) -> io::Result<ProcessStat> {
         let (pid, name) = head.split_once(" (")?;
         let mut fields = rest.split_ascii_whitespace();
         let parent = fields.nth(1)?.parse().ok()?;
-        let start = fields.nth(17)?.parse().ok()?;
-        Some(ProcessStat { id: ProcessId { tgid: pid.parse().ok()?, start }, parent, name: name.to_owned() })
+        let flags: u32 = fields.nth(4)?.parse().ok()?;
+        let start = fields.nth(12)?.parse().ok()?;
+        let id = ProcessId { tgid: pid.parse().ok()?, start };
+        Some(ProcessStat { id, parent, name: name.to_owned(), is_kernel: flags & PF_KTHREAD != 0 })
     };
     parse().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not in the form of /proc/PID/stat"))
 }
@@ -86,8 +93,11 @@ mod tests {
     fn names_with_blanks_and_parentheses() {
         for name in ["nginx", "tmux: server", "a) R 2 (b", "((", ""] {
             let stat = parse_stat(format!("7 ({name}){STAT}").as_bytes()).expect(name);
-            assert_eq!(stat, ProcessStat { id: ProcessId { tgid: 7, start: 4_711 }, parent: 1, name: name.to_owned() });
+            let id = ProcessId { tgid: 7, start: 4_711 };
+            assert_eq!(stat, ProcessStat { id, parent: 1, name: name.to_owned(), is_kernel: false });
         }
+        let kernel = STAT.replace("4194560", "69238880");
+        assert!(parse_stat(format!("7 (kworker/0:0){kernel}").as_bytes()).expect("a stat").is_kernel);
     }
 
     #[test]
