@@ -6,6 +6,7 @@ pub mod clock;
 pub mod config;
 pub mod decode;
 pub mod demo;
+pub mod export;
 pub mod guard;
 pub mod kernel;
 pub mod probes;

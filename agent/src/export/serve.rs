@@ -1,0 +1,144 @@
+//! The listening side: connections within limits, and an end that keeps its word.
+
+use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, watch},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_io_timeout::TimeoutStream;
+
+/// Most connections at once; further ones wait in the kernel's queue.
+const CONNECTIONS: usize = 64;
+/// A request's head must come within this, a kept connection's next one too.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// A client that takes nothing of its answer for this long is cut off.
+const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// After this a connection takes no further request …
+const CONNECTION_AGE: Duration = Duration::from_secs(120);
+/// … and has this long for the one that runs.
+const LAST_REQUEST: Duration = Duration::from_secs(15);
+/// Bytes of a request's head.
+const HEAD_BYTES: usize = 16 << 10;
+/// Lines of a request's head.
+const HEAD_LINES: usize = 64;
+/// How long the end waits for answers that are being written: with what the caller does besides, under 2 s.
+const END: Duration = Duration::from_millis(1_500);
+/// A pause when no connection can be taken (no file descriptors left).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The address can't be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Taken.
+    #[error(
+        "can't listen on {address}: the port is taken, perhaps by another tailcomb; stop that, or choose another with --listen ADDR:PORT"
+    )]
+    Taken {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// Not this machine's.
+    #[error(
+        "can't listen on {address}: this machine has no such address; choose one of its own, or 0.0.0.0, with --listen ADDR:PORT"
+    )]
+    NotHere {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// Not allowed.
+    #[error(
+        "can't listen on {address}: not permitted; ports below 1024 need CAP_NET_BIND_SERVICE, choose another with --listen ADDR:PORT"
+    )]
+    Forbidden {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// Anything else.
+    #[error("can't listen on {address}: {source}; choose another address with --listen ADDR:PORT")]
+    Other {
+        /// The address.
+        address: SocketAddr,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Listens on `address`.
+///
+/// # Errors
+/// [`ServeError`] with the remedy.
+pub async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).await.map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => ServeError::Taken { address },
+        io::ErrorKind::AddrNotAvailable => ServeError::NotHere { address },
+        io::ErrorKind::PermissionDenied => ServeError::Forbidden { address },
+        _ => ServeError::Other { address, source },
+    })
+}
+
+/// Serves until `end` completes, then takes no further connection, lets the answers that are being made be read, and returns
+/// within 1.5 s.
+pub async fn serve(listener: TcpListener, router: Router, end: impl Future<Output = ()>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let (closing, _) = watch::channel(false);
+    let mut connections = JoinSet::new();
+    let mut end = pin!(end);
+    loop {
+        let accepted = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            biased;
+            () = &mut end => break,
+            accepted = accepted => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let connection = connection(stream, router.clone(), closing.subscribe());
+                connections.spawn(async move {
+                    let _place = place;
+                    connection.await;
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no connection could be taken");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+        while connections.try_join_next().is_some() {}
+    }
+    drop(listener);
+    closing.send_replace(true);
+    let all_ended = async { while connections.join_next().await.is_some() {} };
+    if timeout(END, all_ended).await.is_err() {
+        tracing::warn!("some clients did not read their answers in time");
+    }
+}
+
+async fn connection(stream: TcpStream, router: Router, mut closing: watch::Receiver<bool>) {
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(STALL_TIMEOUT));
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES).max_headers(HEAD_LINES);
+    let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router));
+    let mut connection = pin!(connection);
+    tokio::select! {
+        // What goes wrong with one client concerns only that client.
+        _ = connection.as_mut() => return,
+        _ = closing.wait_for(|closing| *closing) => {}
+        () = sleep(CONNECTION_AGE) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = timeout(LAST_REQUEST, connection).await;
+}
