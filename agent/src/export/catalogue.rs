@@ -164,6 +164,9 @@ pub const UNDECODED: Metric = counter(
     "socket",
     "Connections of measured servers whose requests are not in the histograms (any further), and why",
 );
+/// Never complete.
+pub const INCOMPLETE: Metric =
+    counter("tailcomb_request_incomplete_total", "", labels![; W], "socket", "Connections that ended within a request's head");
 /// Disk: before the request exists.
 pub const BLOCK_SUBMIT_WAIT: Metric = histogram(
     "tailcomb_block_submit_wait_seconds",
@@ -300,6 +303,7 @@ pub const CATALOGUE: &[Metric] = &[
     REQUEST_BYTES,
     RESPONSE_BYTES,
     UNDECODED,
+    INCOMPLETE,
     BLOCK_SUBMIT_WAIT,
     BLOCK_QUEUE,
     BLOCK_DEVICE,

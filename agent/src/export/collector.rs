@@ -117,7 +117,8 @@ fn requests(families: &mut Families<'_>, store: &Store) -> fmt::Result {
         let series = store.transfer.iter().filter_map(|(labels, all)| Some((labels.pairs(), values(all)?.into())));
         families.histograms(metric, series)?;
     }
-    families.counters(&catalogue::UNDECODED, store.undecoded.iter().map(|(labels, count)| (labels.pairs(), *count)))
+    families.counters(&catalogue::UNDECODED, store.undecoded.iter().map(|(labels, count)| (labels.pairs(), *count)))?;
+    families.counters(&catalogue::INCOMPLETE, store.incomplete.iter().map(|(labels, count)| (labels.pairs(), *count)))
 }
 
 fn disks(families: &mut Families<'_>, store: &Store) -> fmt::Result {

@@ -1,6 +1,6 @@
 //! The routes.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use axum::{
     Json, Router,
@@ -11,15 +11,53 @@ use axum::{
     routing::get,
 };
 use serde_json::json;
+use tokio::{net::TcpListener, sync::watch};
 
 use super::{
-    access::{Access, Refusal},
+    access::{self, Access, Refusal},
     api,
     collector::Exporter,
     negotiate::Format,
     parameters::ParameterError,
+    serve::{self, ServeError},
 };
 use crate::{clock, store::Shared};
+
+/// The HTTP server, listening.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Server {
+    /// Listens on `address`; port 0 chooses a free one.
+    ///
+    /// # Errors
+    /// [`ServeError`] with the remedy.
+    pub async fn bind(address: SocketAddr) -> Result<Self, ServeError> {
+        let listener = serve::bind(address).await?;
+        let address = listener.local_addr().unwrap_or(address);
+        Ok(Self { listener, address })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves `store` until `end` is true (or its sender is gone); then within 1.5 s answers what was asked. Names in
+    /// `allowed_hosts` are accepted beside IP literals, `localhost` and this node's own.
+    pub async fn serve(self, store: Shared, allowed_hosts: Vec<String>, mut end: watch::Receiver<bool>) {
+        let access = Access::new(access::node_name().as_deref(), &allowed_hosts);
+        let ended = async move {
+            // A sender that is gone can't ask to go on.
+            let _ = end.wait_for(|end| *end).await;
+        };
+        serve::serve(self.listener, App::new(store, access).router(), ended).await;
+    }
+}
 
 /// What the handlers share.
 #[derive(Clone)]

@@ -236,3 +236,21 @@ impl Fold for UndecodedLabels {
         Self { reason: self.reason, workload: other_workload() }
     }
 }
+
+/// Labels W alone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct WorkloadLabels(pub Arc<Workload>);
+
+impl Labels for WorkloadLabels {
+    fn pairs(&self) -> Pairs<'_> {
+        let mut pairs = Vec::new();
+        push_workload(&mut pairs, &self.0);
+        pairs
+    }
+}
+
+impl Fold for WorkloadLabels {
+    fn fold(&self) -> Self {
+        Self(other_workload())
+    }
+}

@@ -3,7 +3,7 @@
 //! The pipeline writes, `export` reads. No clock and no I/O here: each call brings its time.
 //!
 //! **Memory** (test `ten_thousand_label_sets_do_not_grow_it`): with the default budget of 2 000 label sets at most 800 × 2.6 KiB
-//! for request durations, 500 × 5 KiB for generation, 500 × 7.5 KiB for waits and sizes, 200 counters of undecoded connections,
+//! for request durations, 500 × 5 KiB for generation, 500 × 7.5 KiB for waits and sizes, 100 counters each of undecoded connections and incomplete requests,
 //! together under 10 MiB; 16 MiB of heatmaps; 0.5 MiB of slowest requests; disks by their number, which the kernel side bounds
 //! (32 devices × 17 histograms × 2.3 KiB, twice: 2.5 MiB).
 
@@ -24,7 +24,7 @@ use self::{
     block::BlockStore,
     buckets::{BucketSets, Distribution},
     heatmap::Heatmaps,
-    labels::{GenAiLabels, HttpLabels, RouteLabels, Status, UNKNOWN, UndecodedLabels, Workloads},
+    labels::{GenAiLabels, HttpLabels, RouteLabels, Status, UNKNOWN, UndecodedLabels, WorkloadLabels, Workloads},
     lost::Lost,
     series::SeriesMap,
     slowest::Slowest,
@@ -101,6 +101,8 @@ pub struct Store {
     pub(crate) transfer: SeriesMap<RouteLabels, Transfer>,
     /// Connections not decoded.
     pub(crate) undecoded: SeriesMap<UndecodedLabels, u64>,
+    /// Requests whose head was never completed.
+    pub(crate) incomplete: SeriesMap<WorkloadLabels, u64>,
     /// Disks.
     pub(crate) block: BlockStore,
     /// The last half hour.
@@ -126,7 +128,8 @@ impl Store {
             http: SeriesMap::new(budget * 4 / 10),
             generation: SeriesMap::new(budget / 4),
             transfer: SeriesMap::new(budget / 4),
-            undecoded: SeriesMap::new(budget / 10),
+            undecoded: SeriesMap::new(budget / 20),
+            incomplete: SeriesMap::new(budget / 20),
             block: BlockStore::default(),
             heatmaps: Heatmaps::new(options.heatmap_bytes, started),
             slowest: Slowest::default(),
@@ -219,6 +222,14 @@ impl Store {
         self.lost.add(lost::SERIES_BUDGET, u64::from(folded));
     }
 
+    /// Counts one request whose head was never completed.
+    pub fn incomplete(&mut self, workload: &Workload) {
+        let labels = WorkloadLabels(self.workloads.share(workload));
+        let (count, folded) = self.incomplete.get_or_insert(labels, self.latest.monotonic_ns(), || 0);
+        *count += 1;
+        self.lost.add(lost::SERIES_BUDGET, u64::from(folded));
+    }
+
     /// Takes the disks' figures; `name` tells a device by its number.
     pub fn block(&mut self, snapshot: &BlockSnapshot, name: &dyn Fn(u32) -> Option<Device>) {
         let before = self.block.at_ns().unwrap_or(snapshot.at_ns);
@@ -252,6 +263,7 @@ impl Store {
             self.generation.clear();
             self.transfer.clear();
             self.undecoded.clear();
+            self.incomplete.clear();
         }
     }
 
@@ -268,6 +280,7 @@ impl Store {
         self.generation.sweep(now.monotonic_ns());
         self.transfer.sweep(now.monotonic_ns());
         self.undecoded.sweep(now.monotonic_ns());
+        self.incomplete.sweep(now.monotonic_ns());
         self.heatmaps.tick(now);
         self.slowest.tick(now.monotonic_ns());
     }
@@ -305,7 +318,7 @@ impl Store {
     /// How many label sets of requests are held.
     #[must_use]
     pub fn label_sets(&self) -> usize {
-        self.http.len() + self.generation.len() + self.transfer.len() + self.undecoded.len()
+        self.http.len() + self.generation.len() + self.transfer.len() + self.undecoded.len() + self.incomplete.len()
     }
 
     /// The budget of label sets.
