@@ -10,14 +10,12 @@ use std::{
     path::Path,
 };
 
-use super::place::reopen_direct;
+use super::place::{Aligned, reopen_direct};
 
 /// Bytes of one block, and of one read.
-const BLOCK: usize = 64 << 10;
+const BLOCK: usize = 16 << 10;
 /// Blocks in the file: 64 MiB.
-pub(super) const BLOCKS: u64 = 1024;
-/// Direct reads go to memory aligned to the disk's logical blocks; a page is enough for all.
-const ALIGN: usize = 4096;
+pub(super) const BLOCKS: u64 = 4096;
 
 /// The index, open for direct reads.
 #[derive(Debug)]
@@ -49,9 +47,8 @@ impl Index {
     /// # Errors
     /// What the disk says.
     pub(super) fn walk(&self, start: u64, steps: u32) -> io::Result<Vec<u64>> {
-        let mut memory = vec![0u8; BLOCK + ALIGN];
-        let begin = memory.as_ptr().align_offset(ALIGN);
-        let block = &mut memory[begin..begin + BLOCK];
+        let mut memory = Aligned::new(BLOCK);
+        let block = memory.bytes_mut();
         let mut found = start;
         (0..steps)
             .map(|_| {

@@ -72,12 +72,12 @@ pub(super) async fn run(port: u16, rate: f64, seed: u64, say: Say, stopped: impl
     }
 }
 
-/// Two in five are chats, two in five embeddings, the rest unary completions.
+/// Five in ten are embeddings, three chats, two unary completions.
 fn draw(random: &mut fastrand::Rng) -> Call {
-    let endpoint = match random.u8(..5) {
-        0 | 1 => Endpoint::Chat,
-        2 | 3 => Endpoint::Embedding,
+    let endpoint = match random.u8(..10) {
+        0..5 => Endpoint::Embedding,
+        5..8 => Endpoint::Chat,
         _ => Endpoint::Completion,
     };
-    Call { endpoint, tokens: random.u32(6..=20), seed: random.u64(..) }
+    Call { endpoint, tokens: random.u32(4..=8), seed: random.u64(..) }
 }

@@ -121,14 +121,41 @@ pub fn examine(folder: &Path) -> Result<Place, Unfit> {
     Ok(Place { folder, disk, free_bytes })
 }
 
-/// Opens a file that may have no name a second time, for reads past the page cache.
+/// Opens a file that may have no name a second time, for reads and writes past the page cache.
 ///
 /// # Errors
 /// `EINVAL` where the filesystem has no direct I/O.
 pub(super) fn reopen_direct(file: &fs::File) -> io::Result<fs::File> {
     use std::os::fd::AsRawFd;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)
+    fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path)
+}
+
+/// Memory for direct I/O: it must lie on a border of the disk's logical blocks; a page's border is one for all disks.
+#[derive(Debug)]
+pub(super) struct Aligned {
+    memory: Vec<u8>,
+    begin: usize,
+    size: usize,
+}
+
+impl Aligned {
+    const BORDER: usize = 4096;
+
+    /// Zeroes.
+    pub(super) fn new(size: usize) -> Self {
+        let memory = vec![0; size + Self::BORDER];
+        let begin = memory.as_ptr().align_offset(Self::BORDER);
+        Self { memory, begin, size }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.memory[self.begin..self.begin + self.size]
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.begin..self.begin + self.size]
+    }
 }
 
 /// The whole disk that a folder's filesystem is on.

@@ -23,9 +23,9 @@ use serde_json::json;
 use super::{index::Index, timing::Timing, truth::Endpoint};
 
 /// Dependent reads of one embedding: the walk through the index.
-pub(super) const EMBEDDING_READS: u32 = 24;
+pub(super) const EMBEDDING_READS: u32 = 48;
 /// Dependent reads of a chat before its first token: the adapter of its customer.
-const CHAT_READS: u32 = 6;
+const CHAT_READS: u32 = 12;
 /// Most tokens that one chat may ask for.
 const TOKENS_MAX: u32 = 256;
 

@@ -31,7 +31,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { folder: None, period: Duration::from_secs(6), rate: 40.0, seed: 1, program: None }
+        Self { folder: None, period: Duration::from_secs(6), rate: 80.0, seed: 1, program: None }
     }
 }
 
