@@ -126,6 +126,10 @@ pub struct Heatmap {
     unit: &'static str,
     /// Seconds in one column.
     step: u64,
+    /// First unix second that is in it; where that lies within the first column, what was before is not in that column.
+    from: u64,
+    /// The unix second behind the last one in it; may lie within the last column.
+    to: u64,
     /// Unix second at which each column begins.
     times: Vec<u64>,
     /// Edges of the buckets, rising, one more than there are buckets: bucket k holds values above `bounds[k]` up to and with
@@ -162,8 +166,8 @@ pub fn heatmap(store: &Store, pairs: Vec<(String, String)>) -> Result<Heatmap, P
         notes.push("only layer=\"leaf\": an I/O to a stacked device is one of the disk below too".to_owned());
     }
     let matrix = store.heatmaps.query(&Query { signal, from, to: to_second, step, filters });
-    if let Some(before) = matrix.nothing_before {
-        notes.push(format!("nothing is kept from before {before}"));
+    if matrix.cut {
+        notes.push(format!("nothing is kept from before {}", matrix.from));
     }
     if matrix.rows == 0 {
         notes.push("no series with these labels has had a value in what is kept".to_owned());
@@ -174,6 +178,8 @@ pub fn heatmap(store: &Store, pairs: Vec<(String, String)>) -> Result<Heatmap, P
         metric: signal.name(),
         unit: "seconds",
         step,
+        from: matrix.from,
+        to: matrix.to,
         times: matrix.times,
         bounds,
         counts: matrix.counts,

@@ -61,6 +61,11 @@ impl Exporter {
         Self { registry }
     }
 
+    #[cfg(test)]
+    pub(crate) const fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     /// All families that have a series.
     ///
     /// # Errors

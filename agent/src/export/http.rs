@@ -19,7 +19,7 @@ use super::{
     collector::Exporter,
     negotiate::Format,
     parameters::ParameterError,
-    serve::{self, ServeError},
+    serve::{self, Limits, ServeError},
 };
 use crate::{clock, store::Shared};
 
@@ -55,7 +55,7 @@ impl Server {
             // A sender that is gone can't ask to go on.
             let _ = end.wait_for(|end| *end).await;
         };
-        serve::serve(self.listener, App::new(store, access).router(), ended).await;
+        serve::serve(self.listener, App::new(store, access).router(), Limits::default(), ended).await;
     }
 }
 

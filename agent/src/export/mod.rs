@@ -12,3 +12,6 @@ pub mod negotiate;
 pub mod parameters;
 pub mod process;
 pub mod serve;
+
+#[cfg(test)]
+mod tests;

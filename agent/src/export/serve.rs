@@ -16,24 +16,42 @@ use tokio::{
 };
 use tokio_io_timeout::TimeoutStream;
 
-/// Most connections at once; further ones wait in the kernel's queue.
-const CONNECTIONS: usize = 64;
-/// A request's head must come within this, a kept connection's next one too.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// A client that takes nothing of its answer for this long is cut off.
-const STALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// After this a connection takes no further request …
-const CONNECTION_AGE: Duration = Duration::from_secs(120);
-/// … and has this long for the one that runs.
-const LAST_REQUEST: Duration = Duration::from_secs(15);
 /// Bytes of a request's head.
 const HEAD_BYTES: usize = 16 << 10;
 /// Lines of a request's head.
 const HEAD_LINES: usize = 64;
-/// How long the end waits for answers that are being written: with what the caller does besides, under 2 s.
-const END: Duration = Duration::from_millis(1_500);
 /// A pause when no connection can be taken (no file descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What one client, or many, may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most connections at once; further ones wait in the kernel's queue.
+    pub connections: usize,
+    /// A request's head must come within this, a kept connection's next one too.
+    pub head: Duration,
+    /// A client that takes nothing of its answer for this long is cut off.
+    pub stall: Duration,
+    /// After this a connection takes no further request …
+    pub age: Duration,
+    /// … and has this long for the one that runs.
+    pub last_request: Duration,
+    /// How long the end waits for answers that are being read: with what the caller does besides, under 2 s.
+    pub end: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 64,
+            head: Duration::from_secs(10),
+            stall: Duration::from_secs(10),
+            age: Duration::from_secs(120),
+            last_request: Duration::from_secs(15),
+            end: Duration::from_millis(1_500),
+        }
+    }
+}
 
 /// The address can't be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -87,9 +105,9 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
 }
 
 /// Serves until `end` completes, then takes no further connection, lets the answers that are being made be read, and returns
-/// within 1.5 s.
-pub async fn serve(listener: TcpListener, router: Router, end: impl Future<Output = ()>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+/// within `limits.end`.
+pub async fn serve(listener: TcpListener, router: Router, limits: Limits, end: impl Future<Output = ()>) {
+    let places = Arc::new(Semaphore::new(limits.connections));
     let (closing, _) = watch::channel(false);
     let mut connections = JoinSet::new();
     let mut end = pin!(end);
@@ -105,7 +123,7 @@ pub async fn serve(listener: TcpListener, router: Router, end: impl Future<Outpu
         };
         match accepted {
             Ok((stream, _)) => {
-                let connection = connection(stream, router.clone(), closing.subscribe());
+                let connection = connection(stream, router.clone(), limits, closing.subscribe());
                 connections.spawn(async move {
                     let _place = place;
                     connection.await;
@@ -121,24 +139,24 @@ pub async fn serve(listener: TcpListener, router: Router, end: impl Future<Outpu
     drop(listener);
     closing.send_replace(true);
     let all_ended = async { while connections.join_next().await.is_some() {} };
-    if timeout(END, all_ended).await.is_err() {
+    if timeout(limits.end, all_ended).await.is_err() {
         tracing::warn!("some clients did not read their answers in time");
     }
 }
 
-async fn connection(stream: TcpStream, router: Router, mut closing: watch::Receiver<bool>) {
+async fn connection(stream: TcpStream, router: Router, limits: Limits, mut closing: watch::Receiver<bool>) {
     let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(STALL_TIMEOUT));
+    stream.set_write_timeout(Some(limits.stall));
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES).max_headers(HEAD_LINES);
+    builder.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(HEAD_BYTES).max_headers(HEAD_LINES);
     let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router));
     let mut connection = pin!(connection);
     tokio::select! {
         // What goes wrong with one client concerns only that client.
         _ = connection.as_mut() => return,
         _ = closing.wait_for(|closing| *closing) => {}
-        () = sleep(CONNECTION_AGE) => {}
+        () = sleep(limits.age) => {}
     }
     connection.as_mut().graceful_shutdown();
-    let _ = timeout(LAST_REQUEST, connection).await;
+    let _ = timeout(limits.last_request, connection).await;
 }

@@ -134,8 +134,12 @@ pub struct Matrix {
     pub counts: Vec<Vec<u64>>,
     /// How many rows were added up.
     pub rows: usize,
-    /// First unix second that is kept, where the query asked for earlier ones.
-    pub nothing_before: Option<u64>,
+    /// First unix second that is in it, which may lie within the first column.
+    pub from: u64,
+    /// The unix second behind the last one in it, which may lie within the last column.
+    pub to: u64,
+    /// Did the query ask for seconds before those that are kept?
+    pub cut: bool,
 }
 
 /// The windows of all signals.
@@ -229,11 +233,11 @@ impl Heatmaps {
         let kept = self.kept_from();
         let to = query.to.unwrap_or_else(|| self.column(self.latest.monotonic_ns()).saturating_add_signed(moved));
         let asked = query.from.unwrap_or(kept);
-        let mut from = asked - asked % step;
-        let nothing_before = (query.from.is_some() && from < kept).then_some(kept);
-        if from < kept {
-            from = kept.next_multiple_of(step);
-        }
+        let cut = asked < kept;
+        // Whole columns, as far as they are kept.
+        let begin = asked.max(kept);
+        let begin = begin - begin % step;
+        let from = begin.max(kept);
         let rows: Vec<&Window> = self.matching(query).collect();
         let mut columns: HashMap<u64, Vec<(usize, u64)>> = HashMap::new();
         for window in &rows {
@@ -244,11 +248,11 @@ impl Heatmaps {
             }
         }
         if rows.is_empty() || columns.is_empty() {
-            return Matrix { rows: rows.len(), nothing_before, ..Matrix::default() };
+            return Matrix { rows: rows.len(), from, to, cut, ..Matrix::default() };
         }
         let used = || columns.values().flatten().map(|(slot, _)| *slot);
         let (first_slot, last_slot) = (used().min().unwrap_or(0), used().max().unwrap_or(0));
-        let times: Vec<u64> = (from..to).step_by(usize::try_from(step).unwrap_or(usize::MAX)).collect();
+        let times: Vec<u64> = (begin..to).step_by(usize::try_from(step).unwrap_or(usize::MAX)).collect();
         let counts = times
             .iter()
             .map(|time| {
@@ -259,7 +263,7 @@ impl Heatmaps {
                 counts
             })
             .collect();
-        Matrix { times, first_slot, counts, rows: rows.len(), nothing_before }
+        Matrix { times, first_slot, counts, rows: rows.len(), from, to, cut }
     }
 
     fn matching<'a>(&'a self, query: &'a Query) -> impl Iterator<Item = &'a Window> {
@@ -375,7 +379,8 @@ mod tests {
         assert_eq!(heatmaps.bytes(), 0);
         assert_eq!(add(&mut heatmaps, 1, 5), 1, "a forgotten second takes nothing, and that is counted");
         let query = Query { signal: Signal::RequestDuration, from: Some(1_700_000_000), to: None, step: 1, filters: Vec::new() };
-        assert_eq!(heatmaps.query(&query).nothing_before, Some(1_700_000_100));
+        let matrix = heatmaps.query(&query);
+        assert_eq!((matrix.from, matrix.cut), (1_700_000_100, true));
     }
 
     #[test]
