@@ -66,7 +66,7 @@ pub const fn slot(ns: u64) -> usize {
         return ZERO;
     }
     let octave = 63 - ns.leading_zeros() as usize;
-    let mut i = BASE[octave & 63] as usize;
+    let mut i = BASE[octave & (OCTAVES - 1)] as usize;
     // At most eight bounds lie in an octave: three halving steps and a last one find the first that is not below `ns`.
     if THRESHOLDS[(i + 3) & (TABLE - 1)] < ns {
         i += 4;
@@ -91,9 +91,13 @@ pub const fn kernel_slot(ns: u64) -> usize {
     if slot > KERNEL_OVERFLOW { KERNEL_OVERFLOW } else { slot }
 }
 
+/// Entries of [`BASE`]. Only 64 are used, but LLVM computes the octave by a population count whose intermediate the verifier
+/// can't bound more tightly than by a byte, and drops a mask of 63 because it knows better.
+const OCTAVES: usize = 256;
+
 /// For each octave e, the first i with `THRESHOLDS[i] ≥ 2^e`.
-static BASE: [u16; 64] = {
-    let mut base = [0u16; 64];
+static BASE: [u16; OCTAVES] = {
+    let mut base = [0u16; OCTAVES];
     let mut octave = 0;
     while octave < 64 {
         let mut i = 0;

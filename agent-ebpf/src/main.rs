@@ -2,6 +2,7 @@
 //!
 //! Offsets, enum values and argument positions are globals in `.rodata`, set by the loader from this kernel's BTF
 //! (`agent/src/probes/table.rs` lists them): the verifier sees them as constants and drops what is not needed.
+#![feature(asm_experimental_arch)]
 #![no_std]
 #![no_main]
 

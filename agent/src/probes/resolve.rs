@@ -29,7 +29,7 @@ pub struct Kernel<'a> {
 #[must_use]
 pub fn resolve(probes: &[Probe], kernel: &Kernel<'_>) -> Resolved {
     let mut resolved = Resolved::default();
-    for program in probes.iter().flat_map(|probe| probe.programs) {
+    for (probe, program) in probes.iter().flat_map(|probe| probe.programs.iter().map(move |program| (probe, program))) {
         if let Some(other) = program.unless.filter(|other| kernel.layout.has_tracepoint(other)) {
             let reason = format!("this kernel has {other}, which does it better");
             resolved.verdicts.insert(program.name, Verdict::NotApplicable { reason });
@@ -39,7 +39,8 @@ pub fn resolve(probes: &[Probe], kernel: &Kernel<'_>) -> Resolved {
         if resolved.verdicts.contains_key(program.name) {
             continue;
         }
-        if let Some(verdict) = missing_hook(program, kernel).or_else(|| resolved.missing_field(program, &missing)) {
+        let hook = missing_hook(program, kernel).map(|missing| replaced(probe, program).unwrap_or(missing));
+        if let Some(verdict) = hook.or_else(|| resolved.missing_field(program, &missing)) {
             resolved.verdicts.insert(program.name, verdict);
         }
     }
@@ -77,6 +78,14 @@ pub fn hooks(attach: &Attach) -> Vec<String> {
         Attach::Raw(name) => vec![format!("raw_tp:{name}")],
         Attach::Classic(points) => points.iter().map(|(category, name)| format!("tracepoint:{category}:{name}")).collect(),
     }
+}
+
+/// Other programs of the probe may do the work of one whose tracepoint is missing: those that are not needed where it exists.
+fn replaced(probe: &Probe, program: &Program) -> Option<Verdict> {
+    let Attach::Btf(hook) = program.attach else { return None };
+    let others: Vec<&str> = probe.programs.iter().filter(|other| other.unless == Some(hook)).map(|other| other.name).collect();
+    let reason = format!("this kernel has no tracepoint {hook}; done by {} instead", others.join(", "));
+    (!others.is_empty()).then_some(Verdict::NotApplicable { reason })
 }
 
 fn missing_hook(program: &Program, kernel: &Kernel<'_>) -> Option<Verdict> {
