@@ -9,7 +9,7 @@ use aya_ebpf::{
 };
 use tailcomb_common::{
     block::{
-        ACTIVE, DEVICE, DEVICE_WIDE, FAILED, FLUSH, MAX_REQUESTS, QUEUE, REQUEUED, RequestState, SELF_TEST, SUBMIT_WAIT,
+        ACTIVE, DEVICE, DEVICE_WIDE, FAILED, FLUSH, Key, MAX_REQUESTS, QUEUE, REQUEUED, RequestState, SELF_TEST, SUBMIT_WAIT,
         StartedBio, TOTAL,
     },
     lost::{BLOCK_MAP_FULL, BLOCK_NEGATIVE, BLOCK_UNMATCHED},
@@ -190,19 +190,23 @@ fn block_rq_complete(ctx: BtfTracePointContext) -> i32 {
             state.flags = 0;
             return 0;
         }
-        count::add(&raw mut (*counters).completed, 1);
-        count::add(&raw mut (*counters).bytes, u64::from(bytes));
     }
     let done = *state;
     state.flags = 0;
     selftest::completed(&done);
     sample(&done, now, &key);
+    // Last, because the reader looks at the histograms again when `completed` moved: they must be complete by then.
+    // SAFETY: a value of BLOCK_COUNT.
+    unsafe {
+        count::add(&raw mut (*counters).bytes, u64::from(bytes));
+        count::add(&raw mut (*counters).completed, 1);
+    }
     0
 }
 
 /// Counts the phases of a request that completed at `now`.
 #[inline(always)]
-fn sample(done: &RequestState, now: u64, key: &tailcomb_common::block::Key) {
+fn sample(done: &RequestState, now: u64, key: &Key) {
     let RequestState { queue_ns, start_ns, issue_ns, .. } = *done;
     if now < issue_ns || issue_ns < start_ns || start_ns < queue_ns {
         // Also a request that failed before it was issued, which has no time on the device: issue_ns is 0.

@@ -1,5 +1,9 @@
 //! The `block` probe, user side: what its programs need of the kernel, and how its maps are read.
 
+mod read;
+pub mod selftest;
+
+pub use read::{BlockReader, ReadError};
 use tailcomb_common::{block, bucket::KERNEL_SLOTS};
 
 use super::table::{Attach, Need, Probe, Program, Source, argument, field, optional_field};
