@@ -1,10 +1,11 @@
 //! Tests on a running kernel: real loads, real disks, real sockets. The same binary, linked statically, runs on the kernels
 //! of the matrix (`cargo xtask test`).
 
+mod block;
 mod load;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    tailcomb_tests::case::run(&[load::CASES].concat())
+    tailcomb_tests::case::run(&[load::CASES, block::CASES].concat())
 }

@@ -5,6 +5,7 @@
 
 pub mod block;
 pub mod loader;
+pub mod lost;
 pub mod resolve;
 pub mod run_time;
 pub mod table;

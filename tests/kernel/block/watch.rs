@@ -1,0 +1,148 @@
+//! The probe under test, and what it counted between two moments.
+
+use std::{collections::BTreeMap, thread, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use tailcomb::{
+    clock,
+    probes::{
+        block::{BlockReader, BlockSnapshot, Operation, PhaseHistogram},
+        loader::{self, Loaded, Options},
+        lost,
+    },
+};
+use tailcomb_common::block::{Count, PHASES};
+
+/// The loaded probe.
+pub(super) struct Watch {
+    pub(super) loaded: Loaded,
+    reader: BlockReader,
+}
+
+/// Samples and sum in ns of one phase.
+pub(super) type Phase = (u64, u64);
+
+/// What came of one device and operation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Grown {
+    pub(super) count: Count,
+    pub(super) phases: [Phase; PHASES],
+}
+
+/// Everything at one moment.
+pub(super) struct Moment {
+    pub(super) by_key: BTreeMap<(u32, Operation), Grown>,
+    pub(super) lost: [u64; tailcomb_common::lost::REASONS.len()],
+}
+
+impl Watch {
+    pub(super) fn start() -> Result<Self> {
+        Self::with(&Options::default())
+    }
+
+    pub(super) fn with(options: &Options) -> Result<Self> {
+        let loaded = loader::load(options)?;
+        ensure!(loaded.is_attached("block"), "not attached: {:?}", loaded.verdicts);
+        // What was in flight when the probe came is unmatched, rightly: let it complete.
+        thread::sleep(Duration::from_millis(300));
+        Ok(Self { loaded, reader: BlockReader::new() })
+    }
+
+    pub(super) fn snapshot(&mut self) -> Result<BlockSnapshot> {
+        Ok(self.reader.read(&self.loaded.ebpf, clock::monotonic_ns())?)
+    }
+
+    pub(super) fn now(&mut self) -> Result<Moment> {
+        let by_key = self.snapshot()?.series.into_iter().map(|series| {
+            let phases = series.phases.map(|phase| phase.as_ref().map(sums).unwrap_or_default());
+            ((series.device, series.operation), Grown { count: series.count, phases })
+        });
+        Ok(Moment { by_key: by_key.collect(), lost: lost::read(&self.loaded.ebpf)? })
+    }
+
+    /// What comes on `device` while `work` runs and until nothing is in flight there any more, 5 s at most.
+    pub(super) fn during(&mut self, device: u32, work: impl FnOnce() -> Result<()>) -> Result<Difference> {
+        let before = self.now()?;
+        work()?;
+        let after = self.settled(device)?;
+        Ok(Difference { device, before, after })
+    }
+
+    pub(super) fn forget(&mut self, device: u32) -> Result<()> {
+        Ok(self.reader.forget(&mut self.loaded.ebpf, device)?)
+    }
+
+    pub(super) fn settled(&mut self, device: u32) -> Result<Moment> {
+        let mut now = self.now()?;
+        for _ in 0..50 {
+            if now.in_flight(device) == 0 {
+                break;
+            }
+            thread::sleep(Duration::from_millis(100));
+            now = self.now()?;
+        }
+        Ok(now)
+    }
+}
+
+fn sums(phase: &PhaseHistogram) -> Phase {
+    (phase.counts.iter().sum(), phase.sum_ns)
+}
+
+impl Moment {
+    /// Requests begun and not ended, on one device.
+    pub(super) fn in_flight(&self, device: u32) -> i64 {
+        let of_device = self.by_key.iter().filter(|((number, _), _)| *number == device);
+        of_device
+            .map(|(_, Grown { count, .. })| {
+                i64::try_from(count.started).unwrap_or(i64::MAX) - i64::try_from(count.completed + count.vanished).unwrap_or(0)
+            })
+            .sum()
+    }
+
+    pub(super) fn has_device(&self, device: u32) -> bool {
+        self.by_key.keys().any(|(number, _)| *number == device)
+    }
+}
+
+/// Two moments.
+pub(super) struct Difference {
+    pub(super) device: u32,
+    pub(super) before: Moment,
+    pub(super) after: Moment,
+}
+
+impl Difference {
+    pub(super) fn of(&self, operation: Operation) -> Grown {
+        self.on(self.device, operation)
+    }
+
+    pub(super) fn on(&self, device: u32, operation: Operation) -> Grown {
+        let key = (device, operation);
+        let after = self.after.by_key.get(&key).copied().unwrap_or_default();
+        let before = self.before.by_key.get(&key).copied().unwrap_or_default();
+        let mut phases = after.phases;
+        for (phase, then) in phases.iter_mut().zip(before.phases) {
+            *phase = (phase.0 - then.0, phase.1 - then.1);
+        }
+        let (now, then) = (after.count, before.count);
+        let count = Count {
+            started: now.started - then.started,
+            completed: now.completed - then.completed,
+            vanished: now.vanished - then.vanished,
+            bytes: now.bytes - then.bytes,
+            errors: now.errors - then.errors,
+            merges: now.merges - then.merges,
+            requeues: now.requeues - then.requeues,
+            partial: now.partial - then.partial,
+        };
+        Grown { count, phases }
+    }
+
+    /// What was lost for the reason at `position`, on the whole machine.
+    pub(super) fn lost(&self, position: u32) -> Result<u64> {
+        let position = usize::try_from(position)?;
+        let after = self.after.lost.get(position).context("no such reason")?;
+        Ok(after - self.before.lost[position])
+    }
+}
