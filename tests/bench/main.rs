@@ -7,6 +7,7 @@ mod disk;
 mod load;
 mod program;
 mod requests;
+mod scan;
 mod syscalls;
 
 use std::time::Duration;
@@ -45,6 +46,7 @@ fn main() -> Result<()> {
     println!("{}", syscalls::measure(effort)?);
     println!("{}", requests::measure(effort)?);
     println!("{}", disk::measure(effort)?);
+    println!("{}", scan::measure(effort)?);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::{REFRESH, Reason, Scanner, Table};
+use super::{REFRESH, ROUNDS, Reason, Scanner, Table, YOUNG};
 use crate::attribute::{engine::Engine, node::Node, targets::Target};
 
 /// How many processes of a network namespace are asked for its sockets, in case the first ones end meanwhile.
@@ -29,8 +29,10 @@ impl<N: Node> Scanner<N> {
         }
         for tgid in self.members.keys() {
             let Some(seen) = self.seen.get_mut(tgid) else { continue };
-            // Asked each time: a container's first process enters its namespace only after its start.
-            seen.namespace = self.node.net_namespace(*tgid).ok().or(seen.namespace);
+            // Asked again while it is young: a container's first process enters its namespace only after its start.
+            if seen.namespace.is_none() || seen.looks < YOUNG || tgid.wrapping_add(self.round).is_multiple_of(ROUNDS) {
+                seen.namespace = self.node.net_namespace(*tgid).ok().or(seen.namespace);
+            }
             if let Some(namespace) = seen.namespace {
                 namespaces.entry(namespace).or_default().push(*tgid);
             }
