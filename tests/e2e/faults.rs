@@ -84,7 +84,8 @@ fn without_root() -> Result<()> {
 fn each_dropped_capability_is_named() -> Result<()> {
     let before = ours_in_kernel();
     for (drop, named) in [("-sys_admin,-bpf", "CAP_BPF missing"), ("-sys_admin,-perfmon", "CAP_PERFMON missing")] {
-        let output = Command::new("setpriv").arg(format!("--bounding-set={drop}")).arg("--").arg(binary()?).arg("check").output()?;
+        let output =
+            Command::new("setpriv").arg(format!("--bounding-set={drop}")).arg("--").arg(binary()?).arg("check").output()?;
         expect(&output, 1, &[named, "run as root, or grant CAP_BPF and CAP_PERFMON"])?;
     }
     nothing_left(before)
@@ -115,7 +116,8 @@ fn without_tracefs() -> Result<()> {
 }
 
 fn tracefs_comes_and_goes() -> Result<()> {
-    let output = in_private_mounts(&format!("{NO_TRACEFS} \"$1\" check --strict; if grep ' tracefs ' /proc/mounts; then exit 9; fi"))?;
+    let output =
+        in_private_mounts(&format!("{NO_TRACEFS} \"$1\" check --strict; if grep ' tracefs ' /proc/mounts; then exit 9; fi"))?;
     expect(&output, 0, &["socket (required): works"])
 }
 

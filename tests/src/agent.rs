@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     thread,
@@ -32,6 +32,22 @@ pub fn binary() -> Result<PathBuf> {
     beside.context(
         "no binary `tailcomb` beside this test: build it with the same profile (cargo build -p tailcomb), or set TAILCOMB_BIN",
     )
+}
+
+/// GET with an Accept header from any server on this machine: status and body.
+///
+/// # Errors
+/// When the connection fails or the answer is no HTTP.
+pub fn get_from(address: SocketAddr, path: &str, accept: &str) -> Result<(u16, Vec<u8>)> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nAccept: {accept}\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let split = answer.windows(4).position(|four| four == b"\r\n\r\n").context("the answer has no head")?;
+    let head = String::from_utf8_lossy(&answer[..split]);
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).context("the answer has no status")?;
+    Ok((status, answer.split_off(split + 4)))
 }
 
 /// A running `tailcomb run`.
@@ -91,15 +107,7 @@ impl Agent {
     /// # Errors
     /// When the connection fails or the answer is no HTTP.
     pub fn get_as(&self, path: &str, accept: &str) -> Result<(u16, Vec<u8>)> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nAccept: {accept}\r\n\r\n")?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        let split = answer.windows(4).position(|four| four == b"\r\n\r\n").context("the answer has no head")?;
-        let head = String::from_utf8_lossy(&answer[..split]);
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).context("the answer has no status")?;
-        Ok((status, answer.split_off(split + 4)))
+        get_from(([127, 0, 0, 1], self.port).into(), path, accept)
     }
 
     /// Sum over all series of one sample name in `/metrics`.
