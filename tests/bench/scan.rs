@@ -1,7 +1,6 @@
 //! What a scan for targets costs on a node with many processes: CPU time of the scanning thread.
 
 use std::{
-    collections::BTreeSet,
     fmt::Write,
     process::{Child, Command, Stdio},
 };
@@ -9,7 +8,7 @@ use std::{
 use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_gettime};
 use tailcomb::attribute::{
-    scan::{ROUNDS, Scanner, YOUNG},
+    scan::{InKernel, ROUNDS, Scanner, YOUNG},
     targets::Target,
 };
 
@@ -51,12 +50,13 @@ pub(crate) fn measure(effort: Effort) -> Result<String> {
     ];
     for (name, target) in targets {
         let mut scanner = Scanner::new(vec![target])?;
-        let mut kernel = BTreeSet::new();
-        let mut cost = |kernel: &mut BTreeSet<u32>| -> Result<f64> {
+        let mut kernel = InKernel::default();
+        let mut cost = |kernel: &mut InKernel| -> Result<f64> {
             let before = cpu_ms()?;
             let changes = scanner.scan(kernel)?;
             let passed = cpu_ms()? - before;
-            kernel.extend(changes.added_processes);
+            kernel.processes.extend(changes.added_processes);
+            kernel.ports.extend(changes.added_ports.iter().map(|port| port.port));
             Ok(passed)
         };
         let first = cost(&mut kernel)?;

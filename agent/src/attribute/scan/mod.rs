@@ -46,6 +46,16 @@ pub enum ScanError {
     NoProcesses(#[source] io::Error),
 }
 
+/// What the maps of the kernel half hold, read before a scan: it adds children of targets, and ports on which they begin to
+/// listen, by itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InKernel {
+    /// Processes.
+    pub processes: BTreeSet<u32>,
+    /// Ports.
+    pub ports: BTreeSet<u16>,
+}
+
 /// What the maps of the kernel half must be told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
@@ -146,7 +156,6 @@ pub struct Scanner<N = ProcFs> {
     pinned: HashMap<u32, ProcessId>,
     /// Listening sockets by network namespace.
     tables: HashMap<u64, Table>,
-    ports: BTreeMap<u16, bool>,
 }
 
 impl Scanner {
@@ -177,7 +186,6 @@ impl<N: Node> Scanner<N> {
             replaced: HashSet::new(),
             pinned: HashMap::new(),
             tables: HashMap::new(),
-            ports: BTreeMap::new(),
         })
     }
 
@@ -217,11 +225,11 @@ impl<N: Node> Scanner<N> {
         self.targets.iter().filter(move |target| !met(target))
     }
 
-    /// Looks at the node. `in_kernel`: the processes that the kernel half has now, those that it found itself among them.
+    /// Looks at the node. `in_kernel` is what the kernel half has now.
     ///
     /// # Errors
     /// [`ScanError::NoProcesses`]; nothing is changed then.
-    pub fn scan(&mut self, in_kernel: &BTreeSet<u32>) -> Result<Changes, ScanError> {
+    pub fn scan(&mut self, in_kernel: &InKernel) -> Result<Changes, ScanError> {
         let alive: BTreeSet<u32> = self.node.processes().map_err(ScanError::NoProcesses)?.into_iter().collect();
         self.round = self.round.wrapping_add(1);
         self.replaced.clear();
@@ -234,7 +242,7 @@ impl<N: Node> Scanner<N> {
             self.read_tables();
             self.find_port_owners();
         }
-        self.adopt(in_kernel);
+        self.adopt(&in_kernel.processes);
         self.descend();
         if !every_namespace {
             self.read_tables();
@@ -245,21 +253,21 @@ impl<N: Node> Scanner<N> {
 }
 
 impl<N: Node> Scanner<N> {
-    /// What the kernel half lacks and what it has too much, and the ports that are new or gone.
-    fn changes(&mut self, in_kernel: &BTreeSet<u32>) -> Changes {
+    /// What the kernel half lacks, and what it has too much.
+    fn changes(&self, in_kernel: &InKernel) -> Changes {
         let ports = self.wanted_ports();
-        let surplus = in_kernel.iter().filter(|tgid| !self.members.contains_key(tgid) && !self.all());
-        let changes = Changes {
-            added_processes: self.members.keys().filter(|tgid| !in_kernel.contains(tgid)).copied().collect(),
+        let InKernel { processes, ports: kernel_ports } = in_kernel;
+        let surplus = processes.iter().filter(|tgid| !self.members.contains_key(tgid) && !self.all());
+        let added = ports.iter().filter(|(port, _)| !kernel_ports.contains(port));
+        Changes {
+            added_processes: self.members.keys().filter(|tgid| !processes.contains(tgid)).copied().collect(),
             removed_processes: surplus.copied().collect(),
-            added_ports: ports
+            added_ports: added.map(|(port, claims)| Port { port: *port, claims: *claims }).collect(),
+            removed_ports: kernel_ports
                 .iter()
-                .filter(|(port, _)| !self.ports.contains_key(port))
-                .map(|(port, claims)| Port { port: *port, claims: *claims })
+                .filter(|port| !ports.contains_key(port) && self.is_idle(**port))
+                .copied()
                 .collect(),
-            removed_ports: self.ports.keys().filter(|port| !ports.contains_key(port)).copied().collect(),
-        };
-        self.ports = ports;
-        changes
+        }
     }
 }

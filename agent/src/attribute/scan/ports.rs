@@ -120,6 +120,12 @@ impl<N: Node> Scanner<N> {
         ports
     }
 
+    /// Is it certain that no member listens there? Where sockets of a member can't be seen, nobody else may listen either.
+    pub(super) fn is_idle(&self, port: u16) -> bool {
+        self.members.values().all(|member| member.sockets.is_some())
+            || !self.tables.values().any(|table| table.sockets.values().any(|other| *other == port))
+    }
+
     fn port_targets(&self) -> HashSet<u16> {
         let port = |target: &Target| if let Target::Port(port) = target { Some(*port) } else { None };
         self.targets.iter().filter_map(port).collect()

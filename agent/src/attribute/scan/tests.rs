@@ -29,6 +29,8 @@ struct FakeNode {
     processes: BTreeMap<u32, Fake>,
     listeners: BTreeMap<u64, Vec<Listener>>,
     unlisted: bool,
+    /// Sockets of processes can't be seen.
+    blind: bool,
     asked: RefCell<BTreeMap<&'static str, u32>>,
 }
 
@@ -77,6 +79,9 @@ impl Node for &RefCell<FakeNode> {
     }
 
     fn sockets(&self, tgid: u32) -> io::Result<Vec<u64>> {
+        if self.borrow().blind {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         self.borrow().get(tgid, "sockets").map(|fake| fake.sockets.clone())
     }
 }
@@ -101,10 +106,12 @@ fn targets(texts: &[&str]) -> Vec<Target> {
 }
 
 /// One scan after which the kernel half has what it was told.
-fn scan(scanner: &mut Scanner<&RefCell<FakeNode>>, kernel: &mut BTreeSet<u32>) -> Changes {
+fn scan(scanner: &mut Scanner<&RefCell<FakeNode>>, kernel: &mut InKernel) -> Changes {
     let changes = scanner.scan(kernel).expect("a list of processes");
-    kernel.extend(&changes.added_processes);
-    kernel.retain(|tgid| !changes.removed_processes.contains(tgid));
+    kernel.processes.extend(&changes.added_processes);
+    kernel.processes.retain(|tgid| !changes.removed_processes.contains(tgid));
+    kernel.ports.extend(changes.added_ports.iter().map(|port| port.port));
+    kernel.ports.retain(|port| !changes.removed_ports.contains(port));
     changes
 }
 
@@ -127,7 +134,7 @@ fn auto_finds_servers_their_children_and_their_ports() {
         node.listeners.insert(1, vec![Listener { port: 8_000, inode: 4_711 }, Listener { port: 80, inode: 4_712 }]);
     }
     let mut scanner = Scanner::of(&node, targets(&["auto"])).expect("targets");
-    let mut kernel = BTreeSet::new();
+    let mut kernel = InKernel::default();
     let changes = scan(&mut scanner, &mut kernel);
     assert_eq!(changes.added_processes, [8, 9, 30]);
     assert_eq!(changes.added_ports, [port(8_000, false)]);
@@ -142,7 +149,7 @@ fn auto_finds_servers_their_children_and_their_ports() {
     node.borrow_mut().listeners.clear();
     let changes = scan(&mut scanner, &mut kernel);
     assert_eq!((changes.removed_processes, changes.removed_ports), (vec![30], vec![8_000]));
-    assert_eq!(kernel, BTreeSet::from([8, 9]));
+    assert_eq!(kernel.processes, BTreeSet::from([8, 9]));
     assert_eq!(scanner.unmatched().collect::<Vec<_>>(), [&Target::Auto]);
 }
 
@@ -151,15 +158,15 @@ fn children_that_the_kernel_half_added_stay_while_they_live() {
     let node = RefCell::new(FakeNode::default());
     node.borrow_mut().processes.insert(30, process(1, "vllm serve m"));
     let mut scanner = Scanner::of(&node, targets(&["auto"])).expect("targets");
-    let mut kernel = BTreeSet::new();
+    let mut kernel = InKernel::default();
     scan(&mut scanner, &mut kernel);
     // A child, and a grandchild whose parent is gone already.
     node.borrow_mut().processes.insert(31, process(30, "worker"));
     node.borrow_mut().processes.insert(32, process(1, "orphan"));
-    kernel.extend([31, 32, 33]);
+    kernel.processes.extend([31, 32, 33]);
     let changes = scan(&mut scanner, &mut kernel);
     assert_eq!(changes.removed_processes, [33], "33 ended before the scan");
-    assert_eq!(kernel, BTreeSet::from([30, 31, 32]));
+    assert_eq!(kernel.processes, BTreeSet::from([30, 31, 32]));
     assert_eq!(scanner.member(31).map(|member| &member.reason), Some(&Reason::Descends(30)));
     assert_eq!(scanner.member(32).map(|member| &member.reason), Some(&Reason::Kernel));
     node.borrow_mut().processes.remove(&32);
@@ -172,7 +179,7 @@ fn what_the_kernel_half_lost_is_given_again() {
     node.borrow_mut().processes.insert(30, process(1, "vllm serve m"));
     let mut scanner = Scanner::of(&node, targets(&["auto"])).expect("targets");
     for _ in 0..2 {
-        assert_eq!(scanner.scan(&BTreeSet::new()).expect("a list").added_processes, [30]);
+        assert_eq!(scanner.scan(&InKernel::default()).expect("a list").added_processes, [30]);
     }
 }
 
@@ -190,7 +197,7 @@ fn a_port_target_claims_and_finds_who_listens_in_any_namespace() {
         node.listeners.insert(2, vec![Listener { port: 8_000, inode: 7 }, Listener { port: 9_090, inode: 8 }]);
     }
     let mut scanner = Scanner::of(&node, targets(&["port:8000"])).expect("targets");
-    let mut kernel = BTreeSet::new();
+    let mut kernel = InKernel::default();
     let changes = scan(&mut scanner, &mut kernel);
     assert_eq!(changes.added_processes, [50, 51]);
     assert_eq!(changes.added_ports, [port(8_000, true)], "9090 of the same process was not asked for");
@@ -199,11 +206,34 @@ fn a_port_target_claims_and_finds_who_listens_in_any_namespace() {
 }
 
 #[test]
+fn ports_that_the_kernel_half_added_stay_while_a_target_listens_there() {
+    let node = RefCell::new(FakeNode::default());
+    node.borrow_mut().processes.insert(30, listening(process(1, "vllm serve m"), 7));
+    node.borrow_mut().listeners.insert(1, vec![Listener { port: 8_000, inode: 7 }, Listener { port: 22, inode: 6 }]);
+    let mut scanner = Scanner::of(&node, targets(&["auto"])).expect("targets");
+    // 8000 is there, 9000 was closed again before this scan, 22 is somebody else's.
+    let mut kernel = InKernel { ports: BTreeSet::from([22, 8_000, 9_000]), ..InKernel::default() };
+    let changes = scan(&mut scanner, &mut kernel);
+    assert_eq!((changes.added_ports, changes.removed_ports), (vec![], vec![22, 9_000]));
+}
+
+#[test]
+fn a_port_of_a_target_whose_sockets_can_not_be_seen_is_left_to_the_kernel_half() {
+    let node = RefCell::new(FakeNode { blind: true, ..FakeNode::default() });
+    node.borrow_mut().processes.insert(30, listening(process(1, "vllm serve m"), 7));
+    node.borrow_mut().listeners.insert(1, vec![Listener { port: 8_000, inode: 7 }]);
+    let mut scanner = Scanner::of(&node, targets(&["auto"])).expect("targets");
+    let mut kernel = InKernel { ports: BTreeSet::from([8_000, 9_000]), ..InKernel::default() };
+    let changes = scan(&mut scanner, &mut kernel);
+    assert_eq!((changes.added_ports, changes.removed_ports), (vec![], vec![9_000]));
+}
+
+#[test]
 fn a_port_target_waits_for_its_server() {
     let node = RefCell::new(FakeNode::default());
     node.borrow_mut().processes.insert(60, process(1, "server"));
     let mut scanner = Scanner::of(&node, targets(&["port:8000"])).expect("targets");
-    let mut kernel = BTreeSet::new();
+    let mut kernel = InKernel::default();
     assert_eq!(scan(&mut scanner, &mut kernel).added_ports, [port(8_000, true)]);
     assert_eq!(scanner.unmatched().count(), 1);
     // The socket is there one scan before its holder shows it.
@@ -227,7 +257,7 @@ fn targets_add_up_and_a_match_counts_for_more_than_a_port() {
         node.listeners.insert(1, vec![Listener { port: 8_000, inode: 7 }, Listener { port: 9_090, inode: 8 }]);
     }
     let mut scanner = Scanner::of(&node, targets(&["port:8000", "comm:server", "cgroup:/pod", "pid:999"])).expect("targets");
-    let changes = scanner.scan(&BTreeSet::new()).expect("a list");
+    let changes = scanner.scan(&InKernel::default()).expect("a list");
     assert_eq!(changes.added_processes, [50, 51]);
     assert_eq!(changes.added_ports, [port(8_000, true), port(9_090, false)]);
     let unmatched: Vec<String> = scanner.unmatched().map(ToString::to_string).collect();
@@ -239,7 +269,7 @@ fn a_pid_target_is_that_process_and_not_who_gets_its_number() {
     let node = RefCell::new(FakeNode::default());
     node.borrow_mut().processes.insert(50, process(1, "server"));
     let mut scanner = Scanner::of(&node, targets(&["pid:50"])).expect("targets");
-    let mut kernel = BTreeSet::new();
+    let mut kernel = InKernel::default();
     assert_eq!(scan(&mut scanner, &mut kernel).added_processes, [50]);
     node.borrow_mut().processes.insert(50, Fake { start: 200, ..process(1, "another") });
     assert_eq!(scan(&mut scanner, &mut kernel).removed_processes, [50]);
@@ -252,7 +282,7 @@ fn an_orphan_is_no_child_of_who_gets_its_parents_number() {
     node.borrow_mut().processes.insert(30, process(1, "sh"));
     node.borrow_mut().processes.insert(31, process(30, "sleep"));
     let mut scanner = Scanner::of(&node, targets(&["auto"])).expect("targets");
-    let mut kernel = BTreeSet::new();
+    let mut kernel = InKernel::default();
     assert!(scan(&mut scanner, &mut kernel).is_empty());
     node.borrow_mut().processes.remove(&30);
     assert!(scan(&mut scanner, &mut kernel).is_empty());
@@ -266,7 +296,7 @@ fn an_exec_is_seen_at_once_while_young_and_within_the_rounds_later() {
         let node = RefCell::new(FakeNode::default());
         node.borrow_mut().processes.insert(30, process(1, "sh -c run"));
         let mut scanner = Scanner::of(&node, targets(&["auto"])).expect("targets");
-        let mut kernel = BTreeSet::new();
+        let mut kernel = InKernel::default();
         for _ in 0..age {
             assert!(scan(&mut scanner, &mut kernel).is_empty());
         }
@@ -285,7 +315,7 @@ fn threads_of_the_kernel_are_not_looked_at_again() {
     }
     let mut scanner = Scanner::of(&node, targets(&["auto", "comm:kworker", "cgroup:/"])).expect("targets");
     for _ in 0..3 * ROUNDS {
-        assert!(scanner.scan(&BTreeSet::new()).expect("a list").is_empty());
+        assert!(scanner.scan(&InKernel::default()).expect("a list").is_empty());
     }
     assert_eq!((node.borrow().asked("stat"), node.borrow().asked("command_line")), (100, 0));
 }
@@ -299,7 +329,7 @@ fn a_scan_without_news_asks_little() {
     node.borrow_mut().processes.insert(30, listening(process(1, "vllm serve m"), 7));
     node.borrow_mut().listeners.insert(1, vec![Listener { port: 8_000, inode: 7 }]);
     let mut scanner = Scanner::of(&node, targets(&["auto"])).expect("targets");
-    let mut kernel = BTreeSet::new();
+    let mut kernel = InKernel::default();
     for _ in 0..=YOUNG {
         scan(&mut scanner, &mut kernel);
     }
@@ -318,9 +348,9 @@ fn all_yields_every_port_and_no_process() {
     node.borrow_mut().listeners.insert(1, vec![Listener { port: 80, inode: 7 }]);
     node.borrow_mut().listeners.insert(2, vec![Listener { port: 81, inode: 8 }]);
     let mut scanner = Scanner::of(&node, targets(&["all", "comm:a"])).expect("targets");
-    let changes = scanner.scan(&BTreeSet::from([4])).expect("a list");
+    let changes = scanner.scan(&InKernel { processes: BTreeSet::from([4]), ports: BTreeSet::from([80, 82]) }).expect("a list");
     assert!(scanner.all());
-    let expected = Changes { added_ports: vec![port(80, false), port(81, false)], ..Changes::default() };
+    let expected = Changes { added_ports: vec![port(81, false)], removed_ports: vec![82], ..Changes::default() };
     assert_eq!(changes, expected);
 }
 
@@ -329,7 +359,7 @@ fn without_a_list_nothing_is_taken_out() {
     let node = RefCell::new(FakeNode::default());
     node.borrow_mut().processes.insert(30, process(1, "vllm serve m"));
     let mut scanner = Scanner::of(&node, targets(&["auto"])).expect("targets");
-    let mut kernel = BTreeSet::new();
+    let mut kernel = InKernel::default();
     scan(&mut scanner, &mut kernel);
     node.borrow_mut().unlisted = true;
     let error = scanner.scan(&kernel).expect_err("no list");
@@ -351,8 +381,8 @@ fn real_listeners_are_found() {
     let number = listener.local_addr().expect("bound").port();
     let this = std::process::id();
     let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
-    let by_port = Scanner::new(vec![Target::Port(number)]).map(|mut scanner| (scanner.scan(&BTreeSet::new()), scanner));
-    let by_pid = Scanner::new(vec![Target::Pid(this)]).map(|mut scanner| (scanner.scan(&BTreeSet::new()), scanner));
+    let by_port = Scanner::new(vec![Target::Port(number)]).map(|mut scanner| (scanner.scan(&InKernel::default()), scanner));
+    let by_pid = Scanner::new(vec![Target::Pid(this)]).map(|mut scanner| (scanner.scan(&InKernel::default()), scanner));
     let _ = child.kill();
     let _ = child.wait();
     for (claims, result) in [(true, by_port), (false, by_pid)] {
