@@ -66,10 +66,10 @@ fn serve() -> Result<()> {
     Ok(())
 }
 
-/// A copy of this program under another name.
+/// This program under another name.
 fn named(folder: &Path, name: &str) -> Result<std::path::PathBuf> {
     let path = folder.join(name);
-    std::fs::copy(std::env::current_exe()?, &path)?;
+    std::os::unix::fs::symlink(std::env::current_exe()?, &path)?;
     Ok(path)
 }
 
