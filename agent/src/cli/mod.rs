@@ -1,7 +1,9 @@
 //! The commands. What they share stands here: arguments, exit codes, logging.
 
 mod check;
+mod connect;
 mod run;
+mod slow;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -39,6 +41,9 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// The slowest requests themselves, with their time split.
+    #[command(after_help = "Example: tailcomb slow --since 5m -n 20")]
+    Slow(slow::Slow),
 }
 
 #[derive(Args)]
@@ -111,6 +116,7 @@ pub fn main() -> ExitCode {
     let result = match &arguments.command {
         Command::Run(run) => run::main(run),
         Command::Check { strict, json } => check::main(*strict, *json),
+        Command::Slow(slow) => slow::main(slow),
     };
     match result {
         Ok(code) => ExitCode::from(code),
