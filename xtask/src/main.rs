@@ -8,6 +8,8 @@ mod test;
 mod vm;
 mod workspace;
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -39,12 +41,20 @@ enum Chore {
     Lint,
 }
 
-fn main() -> Result<()> {
-    match Cli::parse().chore {
+fn main() -> ExitCode {
+    let done = match Cli::parse().chore {
         Chore::Setup { only } => setup::ensure(only).map(drop),
         Chore::Demo { arguments } => demo(&arguments),
         Chore::Test(options) => test::test(&options),
         Chore::Lint => lint::lint(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // Without the backtrace that anyhow would add under RUST_BACKTRACE: the message is for whoever runs the chore.
+        Err(error) => {
+            eprintln!("xtask: error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
 
