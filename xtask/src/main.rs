@@ -8,7 +8,7 @@ mod test;
 mod vm;
 mod workspace;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -37,6 +37,12 @@ enum Chore {
     },
     /// Run the tests, after setting up what they need.
     Test(test::Options),
+    /// Set up, build for release, and print what the agent costs.
+    Bench {
+        /// As for the benchmark: `--quick`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Check the format and run clippy, on user space and on the eBPF programs.
     Lint,
 }
@@ -46,6 +52,7 @@ fn main() -> ExitCode {
         Chore::Setup { only } => setup::ensure(only).map(drop),
         Chore::Demo { arguments } => demo(&arguments),
         Chore::Test(options) => test::test(&options),
+        Chore::Bench { arguments } => bench(&arguments),
         Chore::Lint => lint::lint(),
     };
     match done {
@@ -59,9 +66,19 @@ fn main() -> ExitCode {
 }
 
 fn demo(arguments: &[String]) -> Result<()> {
+    run_released(&["--package", "tailcomb"], "tailcomb", &[&["demo".to_owned()], arguments].concat())
+}
+
+fn bench(arguments: &[String]) -> Result<()> {
+    run_released(&["--package", "tailcomb", "--package", "tailcomb-tests", "--bins"], "bench", arguments)
+}
+
+/// Sets up, builds for release, and runs one of the binaries.
+fn run_released(build: &[&str], binary: &str, arguments: &[String]) -> Result<()> {
     setup::ensure(None)?;
-    command::say("building tailcomb");
-    command::run(workspace::cargo()?.args(["build", "--release", "--package", "tailcomb"]))?;
-    let tailcomb = workspace::target_dir()?.join("release/tailcomb");
-    command::run(std::process::Command::new(tailcomb).arg("demo").args(arguments))
+    command::say("building for release");
+    command::run(workspace::cargo()?.args(["build", "--release"]).args(build))?;
+    let release = workspace::target_dir()?.join("release");
+    let mut command = Command::new(release.join(binary));
+    command::run(command.args(arguments).env("TAILCOMB_BIN", release.join("tailcomb")))
 }

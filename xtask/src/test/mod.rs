@@ -106,28 +106,29 @@ struct Run<'a> {
 impl Run<'_> {
     fn steps(&mut self) -> Result<()> {
         let all = self.options.all_steps();
-        let root = geteuid().is_root();
         let cases = &self.options.cases;
-        if root {
-            // First, so that every later build has the programs in it and none is done twice.
-            let ready = self.step("set-up", || setup::ensure(None).map(|_| Outcome::Passed(Tally::default())));
-            if !ready {
-                return Ok(());
-            }
-            if self.tier != Tier::Fast {
-                self.step("packages", || machine::install().map(|()| Outcome::Passed(Tally::default())));
-            }
-        }
+        let root = geteuid().is_root();
+        // First, so that every later build has the programs in it and none is done twice.
+        let ready = root && self.step("set-up", || setup::ensure(None).map(|_| Outcome::Passed(Tally::default())));
         if all || self.options.pure {
-            self.step("pure tests", || build::pure(!root, cases));
+            self.step("pure tests", || build::pure(!ready, cases));
         }
-        let wanted = all || self.options.kernel || self.options.vm.is_some() || self.options.e2e;
-        if !wanted {
+        if !(all || self.options.kernel || self.options.vm.is_some() || self.options.e2e) {
             return Ok(());
         }
-        if !root {
-            self.skip("kernel tests, guests, end-to-end tests", "they need root");
+        if !ready {
+            let reason = if root { "there is no BPF toolchain" } else { "they need root" };
+            self.skip("kernel tests, guests, end-to-end tests", reason);
             return Ok(());
+        }
+        if self.tier != Tier::Fast {
+            // What could not be installed is missed by the steps and cases that need it, and named there.
+            self.step("packages", || {
+                Ok(machine::install().map_or_else(
+                    |error| Outcome::Skipped { reason: format!("{error:#}"), required: true },
+                    |()| Outcome::Passed(Tally::default()),
+                ))
+            });
         }
         let mut built = None;
         self.step("build", || {
