@@ -11,8 +11,11 @@ pub const UNKNOWN_DEVICE: (&str, &str) = ("store", "unknown_device");
 /// A value came after its place in the heatmap was forgotten, or there was no row for it; the histograms have it.
 pub const HEATMAP: (&str, &str) = ("store", "heatmap");
 
+/// A request that ended more than a day after the last round of the pipeline: its times can't be right.
+pub const FUTURE: (&str, &str) = ("store", "future");
+
 /// Reasons of user space that are known beforehand.
-const OWN: [(&str, &str); 3] = [SERIES_BUDGET, UNKNOWN_DEVICE, HEATMAP];
+const OWN: [(&str, &str); 4] = [SERIES_BUDGET, UNKNOWN_DEVICE, HEATMAP, FUTURE];
 
 /// Counters of `tailcomb_lost_total`; every known one exists from the start, at 0.
 #[derive(Clone, Debug)]

@@ -36,6 +36,11 @@ use crate::{
     probes::{block::BlockSnapshot, verdict::ProbeVerdict},
 };
 
+/// No pause of the agent is that long; a time further ahead would push all that is kept out of the heatmaps.
+const DAY_NS: u64 = 86_400 * 1_000_000_000;
+/// Above what heatmap rows (256) and slow requests (31 × 50) can hold of workloads.
+const SWEEP_SLACK: usize = 2_048;
+
 /// What may be set.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -142,8 +147,12 @@ impl Store {
 
     /// Counts one request of `workload`; `provider` is the engine that answered it, where that is known (`vllm`, `sglang`, …).
     pub fn request(&mut self, request: &Request, workload: &Workload, provider: Option<&'static str>) {
-        let workload = self.workloads.share(workload);
         let at = request.marks.end;
+        if at.saturating_sub(self.latest.monotonic_ns()) > DAY_NS {
+            self.lost.add(lost::FUTURE, 1);
+            return;
+        }
+        let workload = self.workloads.share(workload);
         let mut folded = u64::from(self.count_http(request, &workload));
         let mut first_token = None;
         if let Some(operation) = request.route.operation().filter(|_| request.outcome == Outcome::Complete) {
@@ -170,7 +179,8 @@ impl Store {
         let unplaced = self.heatmaps.request(request, first_token, &workload);
         self.lost.add(lost::HEATMAP, unplaced);
         self.slowest.offer(request, &workload);
-        if self.workloads.len() > 2 * self.options.series_budget {
+        // Label sets, heatmaps and slow requests can't hold as many: each sweep makes room for many new ones.
+        if self.workloads.len() > 2 * self.options.series_budget + SWEEP_SLACK {
             self.workloads.sweep();
         }
     }
@@ -459,11 +469,24 @@ pub(crate) mod tests {
         assert!(store.label_sets() <= store.series_budget() + 32, "{} label sets", store.label_sets());
         assert!(heap(&store) < half + half / 10, "grew from {half} to {}", heap(&store));
         assert!(heap(&store) < 10 << 20, "{} bytes", heap(&store));
-        assert!(store.workloads.len() <= 2 * store.series_budget() + 1, "{} workloads", store.workloads.len());
+        assert!(store.workloads.len() <= 2 * store.series_budget() + SWEEP_SLACK + 1, "{} workloads", store.workloads.len());
         assert!(store.slowest.len() <= 31 * slowest::PER_MINUTE);
         let counted: u64 = store.http.iter().map(|(_, values)| values.native().count()).sum();
         assert_eq!(counted, 10_000, "beyond the budget samples are under `other`, not gone");
         assert!(lost(&store, lost::SERIES_BUDGET) > 9_000);
+    }
+
+    #[test]
+    fn a_time_that_can_not_be_is_counted_and_harms_nothing() {
+        let mut store = store();
+        store.tick(at(2));
+        store.request(&request("/health", Mode::Unary), &workload("server"), None);
+        let mut bogus = request("/health", Mode::Unary);
+        bogus.marks.end = u64::MAX;
+        store.request(&bogus, &workload("server"), None);
+        store.request(&request("/health", Mode::Unary), &workload("server"), None);
+        assert_eq!((lost(&store, lost::FUTURE), lost(&store, lost::HEATMAP)), (1, 0));
+        assert_eq!(store.http.iter().map(|(_, values)| values.native().count()).sum::<u64>(), 2);
     }
 
     #[test]
