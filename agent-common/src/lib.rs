@@ -6,6 +6,7 @@
 
 pub mod block;
 pub mod bucket;
+pub mod http1;
 pub mod lost;
 pub mod socket;
 
