@@ -9,6 +9,7 @@
 mod block;
 mod kernel;
 mod lost;
+mod socket;
 
 use aya_ebpf::{macros::map, maps::Array};
 

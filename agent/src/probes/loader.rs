@@ -173,7 +173,7 @@ fn try_attach(program: &mut AyaProgram, btf: &Btf, attach: Attach) -> Result<(),
             program.load(name, btf)?;
             program.attach().map(drop)
         }
-        (AyaProgram::RawTracePoint(program), Attach::Raw(name)) => {
+        (AyaProgram::RawTracePoint(program), Attach::Raw(name) | Attach::NewerRaw(name)) => {
             program.load()?;
             program.attach(name).map(drop)
         }

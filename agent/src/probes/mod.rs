@@ -8,5 +8,6 @@ pub mod loader;
 pub mod lost;
 pub mod resolve;
 pub mod run_time;
+pub mod socket;
 pub mod table;
 pub mod verdict;

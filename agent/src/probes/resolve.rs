@@ -75,7 +75,7 @@ impl Resolved {
 pub fn hooks(attach: &Attach) -> Vec<String> {
     match attach {
         Attach::Btf(name) => vec![format!("tp_btf:{name}")],
-        Attach::Raw(name) => vec![format!("raw_tp:{name}")],
+        Attach::Raw(name) | Attach::NewerRaw(name) => vec![format!("raw_tp:{name}")],
         Attach::Classic(points) => points.iter().map(|(category, name)| format!("tracepoint:{category}:{name}")).collect(),
     }
 }
@@ -93,6 +93,9 @@ fn missing_hook(program: &Program, kernel: &Kernel<'_>) -> Option<Verdict> {
         Attach::Btf(name) | Attach::Raw(name) => (!kernel.layout.has_tracepoint(name)).then(|| Verdict::Unsupported {
             reason: format!("this kernel has no tracepoint {name}"),
             remedy: "none on this kernel; it needs a newer one or another configuration".to_owned(),
+        }),
+        Attach::NewerRaw(name) => (!kernel.layout.has_tracepoint(name)).then(|| Verdict::NotApplicable {
+            reason: format!("this kernel has no tracepoint {name}; other programs do without it"),
         }),
         Attach::Classic(points) => match kernel.tracefs {
             Err(why) => Some(Verdict::Unsupported {

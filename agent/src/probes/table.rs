@@ -51,6 +51,8 @@ pub enum Attach {
     Btf(&'static str),
     /// A raw tracepoint.
     Raw(&'static str),
+    /// A raw tracepoint that older kernels lack, where other programs of the table do its work: missing, it is not applicable.
+    NewerRaw(&'static str),
     /// Classic tracepoints, `(category, name)`: one body on all of them.
     Classic(&'static [(&'static str, &'static str)]),
 }
@@ -86,7 +88,7 @@ pub struct Probe {
 }
 
 /// All probes, the required ones first.
-pub const PROBES: &[Probe] = &[super::block::PROBE];
+pub const PROBES: &[Probe] = &[super::block::PROBE, super::socket::PROBE];
 
 /// A field that must be there.
 pub(crate) const fn field(global: &'static str, paths: &'static [&'static str]) -> Need {
@@ -96,6 +98,11 @@ pub(crate) const fn field(global: &'static str, paths: &'static [&'static str]) 
 /// A field that may be missing.
 pub(crate) const fn optional_field(global: &'static str, paths: &'static [&'static str]) -> Need {
     Need { global, source: Source::Field(paths), optional: true }
+}
+
+/// A field in the record of a classic tracepoint.
+pub(crate) const fn format(global: &'static str, category: &'static str, name: &'static str, field: &'static str) -> Need {
+    Need { global, source: Source::Format { category, name, field }, optional: false }
 }
 
 /// The position of a tracepoint's argument.

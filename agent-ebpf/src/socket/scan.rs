@@ -1,0 +1,186 @@
+//! The byte machine walked over what one call moved.
+//!
+//! Three functions with scalar arguments only, not inlined: the verifier checks such a (global) function once, for any
+//! argument, instead of again at each turn of the loops that call it. That alone makes the whole fit on 5.10.
+
+use aya_ebpf::helpers::generated::bpf_probe_read_user;
+use tailcomb_common::socket::{UNDECODED_BAD_ADDRESS, UNDECODED_IO_URING, UNDECODED_SPLICE, UNDECODED_TOO_LARGE};
+
+use super::{
+    call::{self, Buffer},
+    marks,
+    state::{PIECES, Piece, REQUESTS, Scan, WINDOW, connection, scan},
+};
+use crate::kernel::{forget, masked};
+
+/// Windows, hops and events that are followed in one call.
+const STEPS: u32 = 96;
+/// Bytes of the user's `struct msghdr` up to its `msg_iov` (include/uapi: the layout of user_msghdr never moves).
+const MSG_IOV: u64 = 16;
+
+/// Walks over the whole call, which this CPU's [`Scan`] of that direction describes.
+///
+/// No reference to that scan or to its connection may be a function's argument here or at the callers': the functions below
+/// find both by themselves.
+#[inline(always)]
+pub(super) fn walk(sk: u64, direction: u64) {
+    for _ in 0..STEPS {
+        if socket_advance(direction) == 0 {
+            return;
+        }
+    }
+    if let Some(connection) = connection(sk) {
+        marks::undecoded(connection, UNDECODED_TOO_LARGE);
+    }
+}
+
+/// One step: a hop over bytes that don't matter, or a window of bytes up to the first that completes something. Returns 0
+/// when the call is dealt with.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn socket_advance(direction: u64) -> u64 {
+    let direction = direction & 1;
+    let Some(scan) = scan(direction) else { return 0 };
+    if scan.at >= scan.total {
+        return 0;
+    }
+    let from = scan.at;
+    let hop = scan.machine.skippable();
+    let signals = if hop > 0 {
+        let left = scan.total.wrapping_sub(scan.at);
+        let count = if hop < left { hop } else { left };
+        scan.at = scan.at.wrapping_add(count);
+        u64::from(scan.machine.skip(count))
+    } else {
+        if scan.at >= scan.window_at.wrapping_add(scan.window_len) {
+            let failure = socket_load(direction);
+            if failure != 0 {
+                if let Some(connection) = connection(scan.sk) {
+                    marks::undecoded(connection, (failure - 1) as u32);
+                }
+                return 0;
+            }
+        }
+        socket_bytes(direction)
+    };
+    forget();
+    if signals == 0 && direction != REQUESTS {
+        return 1;
+    }
+    let Some(connection) = connection(scan.sk) else { return 0 };
+    if direction == REQUESTS {
+        marks::request(connection, scan, from, signals)
+    } else {
+        marks::response(connection, scan, signals)
+    }
+}
+
+/// Steps the machine over the window, up to its end or the first signal, which is returned.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn socket_bytes(direction: u64) -> u64 {
+    let Some(scan) = scan(direction & 1) else { return 0 };
+    let end = scan.window_at.wrapping_add(scan.window_len);
+    for _ in 0..WINDOW {
+        if scan.at >= end {
+            return 0;
+        }
+        let position = masked::<511>(scan.at.wrapping_sub(scan.window_at)) as usize;
+        scan.at = scan.at.wrapping_add(1);
+        let signals = scan.machine.step(scan.window[position & 511]);
+        forget();
+        if signals != 0 {
+            return u64::from(signals);
+        }
+        if scan.machine.skippable() > 0 {
+            return 0;
+        }
+    }
+    0
+}
+
+/// Reads the window at the walk's position. Returns 0, or 1 + the reason why it can't.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(super) extern "C" fn socket_load(direction: u64) -> u64 {
+    let Some(scan) = scan(direction & 1) else { return 0 };
+    if scan.pieces == 0 {
+        let failure = locate(scan);
+        if failure != 0 {
+            return failure;
+        }
+    }
+    // The piece that holds the position.
+    for _ in 0..PIECES {
+        let len = scan.list[piece(scan) & 31].len;
+        if scan.at < scan.piece_at.wrapping_add(len) {
+            break;
+        }
+        scan.piece_at = scan.piece_at.wrapping_add(len);
+        scan.piece += 1;
+        forget();
+        if scan.piece >= scan.pieces {
+            return 1 + u64::from(UNDECODED_TOO_LARGE);
+        }
+    }
+    let Piece { base, len } = scan.list[piece(scan) & 31];
+    let inside = scan.at.wrapping_sub(scan.piece_at);
+    let mut count = len.wrapping_sub(inside);
+    if inside >= len {
+        return 1 + u64::from(UNDECODED_TOO_LARGE);
+    }
+    if count > WINDOW {
+        count = WINDOW;
+    }
+    // SAFETY: the mask keeps the length within the window.
+    let result = unsafe {
+        bpf_probe_read_user(scan.window.as_mut_ptr().cast(), masked::<511>(count) as u32, base.wrapping_add(inside) as *const _)
+    };
+    if result != 0 {
+        return 1 + u64::from(UNDECODED_BAD_ADDRESS);
+    }
+    scan.window_at = scan.at;
+    // A piece can be longer than what the call moved.
+    let left = scan.total.wrapping_sub(scan.at);
+    scan.window_len = if count < left { count } else { left };
+    0
+}
+
+#[inline(always)]
+fn piece(scan: &Scan) -> usize {
+    masked::<31>(scan.piece) as usize
+}
+
+/// Finds the pieces of the call's buffer. Returns 0, or 1 + the reason why there are none.
+#[inline(always)]
+fn locate(scan: &mut Scan) -> u64 {
+    let (vector, count) = match call::buffer(scan.call) {
+        Buffer::Plain => {
+            scan.list[0] = Piece { base: scan.first, len: scan.total };
+            scan.pieces = 1;
+            return 0;
+        }
+        Buffer::Vector => (scan.first, scan.second),
+        Buffer::Message => {
+            let mut header = [0u64; 2];
+            // SAFETY: 16 bytes into 16 bytes.
+            let result =
+                unsafe { bpf_probe_read_user(header.as_mut_ptr().cast(), 16, scan.first.wrapping_add(MSG_IOV) as *const _) };
+            if result != 0 {
+                return 1 + u64::from(UNDECODED_BAD_ADDRESS);
+            }
+            (header[0], header[1])
+        }
+        Buffer::Spliced => return 1 + u64::from(UNDECODED_SPLICE),
+        Buffer::Hidden => return 1 + u64::from(UNDECODED_IO_URING),
+    };
+    let known = if count > PIECES as u64 { PIECES as u64 } else { count };
+    // SAFETY: at most PIECES pieces of 16 bytes; the mask only repeats that.
+    let result =
+        unsafe { bpf_probe_read_user(scan.list.as_mut_ptr().cast(), (masked::<31>(known) * 16) as u32, vector as *const _) };
+    if result != 0 {
+        return 1 + u64::from(UNDECODED_BAD_ADDRESS);
+    }
+    scan.pieces = known;
+    if known == 0 { 1 + u64::from(UNDECODED_BAD_ADDRESS) } else { 0 }
+}

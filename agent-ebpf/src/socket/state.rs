@@ -1,0 +1,152 @@
+//! Maps of the probe and their values. All of them are preallocated: the programs run in places where memory can't be had.
+
+use aya_ebpf::{
+    Global,
+    macros::map,
+    maps::{Array, HashMap, PerCpuArray, RingBuf},
+};
+use tailcomb_common::{http1::Machine, socket::RequestRecord};
+
+use super::arrival::Arrivals;
+
+/// 1: every process is a target, whatever `TGIDS` and `PORTS` say.
+#[unsafe(no_mangle)]
+pub(super) static SOCKET_ALL: Global<u32> = Global::new(0);
+
+/// Processes that are measured. Filled by user space, by fork, and by `listen` on a claimed port.
+#[map]
+pub(super) static TGIDS: HashMap<u32, u32> = HashMap::with_max_entries(16_384, 0);
+
+/// Local TCP ports on which targets listen; the value is [`CLAIMS`] where the port itself is the target.
+#[map]
+pub(super) static PORTS: HashMap<u32, u32> = HashMap::with_max_entries(4096, 0);
+
+/// Value in [`PORTS`]: who listens on it becomes a target.
+pub(super) const CLAIMS: u32 = 1;
+
+/// Connections by `struct sock`, from their establishment to their destruction.
+#[map]
+pub(super) static CONNECTIONS: HashMap<u64, Connection> = HashMap::with_max_entries(16_384, 0);
+
+/// A new connection is copied from here: it is too large for the stack.
+#[map]
+pub(super) static CONNECTION_NEW: Array<Connection> = Array::with_max_entries(1, 0);
+
+/// Where a program keeps its place while it walks over the bytes of a call: one for each direction, since a program can be
+/// interrupted by another, but never by itself.
+#[map]
+pub(super) static SCANS: PerCpuArray<Scan> = PerCpuArray::with_max_entries(2, 0);
+
+/// Records for user space.
+#[map]
+pub(super) static RECORDS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
+
+/// Direction: towards the server. Position in [`SCANS`] and [`Connection::machines`].
+pub(super) const REQUESTS: u64 = 0;
+/// Direction: from the server.
+pub(super) const RESPONSES: u64 = 1;
+
+/// Requests that a connection can have waiting for their answers; a power of two.
+pub(super) const DEPTH: usize = 4;
+
+/// [`Connection::mode`]: not followed (any further).
+pub(super) const IGNORED: u32 = 0;
+/// [`Connection::mode`]: followed from its first byte on, or from a request's first byte.
+pub(super) const FOLLOWED: u32 = 1;
+/// [`Connection::mode`]: first seen in the middle; followed when a request begins.
+pub(super) const WAITING: u32 = 2;
+
+/// One connection of a server.
+#[repr(C)]
+pub(super) struct Connection {
+    /// Unique while the agent runs.
+    pub(super) id: u64,
+    /// [`IGNORED`], [`FOLLOWED`], [`WAITING`].
+    pub(super) mode: u32,
+    /// The server's local port.
+    pub(super) local_port: u32,
+    /// Requests that began.
+    pub(super) asked: u32,
+    /// Responses that ended.
+    pub(super) answered: u32,
+    /// When the connection was cut; 0 = it was not.
+    pub(super) cut_ns: u64,
+    /// By direction.
+    pub(super) machines: [Machine; 2],
+    /// What responses depend on, by request as in `slots`.
+    pub(super) kinds: [u16; DEPTH],
+    /// Bytes and when they became readable.
+    pub(super) arrivals: Arrivals,
+    /// The requests from `answered` to `asked`, each at its number modulo [`DEPTH`].
+    pub(super) slots: [RequestRecord; DEPTH],
+    /// Never written: the verifier can't know that a head's offset and length together stay within the record, which ends
+    /// with the head.
+    pub(super) slack: [u8; 512],
+}
+
+/// Pieces of a call's buffer that are followed.
+pub(super) const PIECES: usize = 24;
+/// Bytes of user memory read at once.
+pub(super) const WINDOW: u64 = 256;
+
+/// A piece of user memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Piece {
+    pub(super) base: u64,
+    pub(super) len: u64,
+}
+
+/// Where a walk over the bytes of one call is. Positions are bytes from the first byte of the call.
+#[repr(C)]
+pub(super) struct Scan {
+    /// The connection's key.
+    pub(super) sk: u64,
+    /// When the call had moved its bytes.
+    pub(super) now: u64,
+    /// The machine of this direction, put back into the connection at the end.
+    pub(super) machine: Machine,
+    /// Bytes that the call moved.
+    pub(super) total: u64,
+    /// How far they are dealt with.
+    pub(super) at: u64,
+    /// Position in the TCP stream of the call's first byte; requests only.
+    pub(super) first_seq: u64,
+    /// Pieces that are known; 0 = there is no buffer to read.
+    pub(super) pieces: u64,
+    /// The piece at hand, and the position of its first byte.
+    pub(super) piece: u64,
+    pub(super) piece_at: u64,
+    /// Position of the window, and how much of it is filled.
+    pub(super) window_at: u64,
+    pub(super) window_len: u64,
+    /// The system call's number, and its second and third argument.
+    pub(super) call: u64,
+    pub(super) first: u64,
+    pub(super) second: u64,
+    /// The pieces, and room so that masked positions stay inside.
+    pub(super) list: [Piece; PIECES + 8],
+    /// The window, and room so that masked positions stay inside.
+    pub(super) window: [u8; 512],
+}
+
+/// The connection of a `struct sock`.
+#[inline(always)]
+pub(super) fn connection(sk: u64) -> Option<&'static mut Connection> {
+    // SAFETY: entries go in `tcp_destroy_sock`, when no call on the socket is left, and fields are written by one direction
+    // each; the reference does not outlive the program.
+    CONNECTIONS.get_ptr_mut(sk).map(|connection| unsafe { &mut *connection })
+}
+
+/// This CPU's walk in a direction.
+#[inline(always)]
+pub(super) fn scan(direction: u64) -> Option<&'static mut Scan> {
+    // SAFETY: see SCANS: nobody else uses it until this program ends.
+    SCANS.get_ptr_mut(direction as u32).map(|scan| unsafe { &mut *scan })
+}
+
+/// Is that process measured?
+#[inline(always)]
+pub(super) fn is_target(tgid: u32) -> bool {
+    SOCKET_ALL.load() != 0 || TGIDS.get_ptr(tgid).is_some()
+}
