@@ -3,6 +3,7 @@
 
 mod block;
 mod load;
+mod socket;
 mod targets;
 
 use std::process::ExitCode;
@@ -11,5 +12,9 @@ fn main() -> ExitCode {
     if targets::serve_if_told() {
         return ExitCode::SUCCESS;
     }
-    tailcomb_tests::case::run(&[load::CASES, block::CASES, targets::CASES].concat())
+    if let Err(error) = socket::serve_if_told() {
+        eprintln!("the server of a case: {error:#}");
+        return ExitCode::FAILURE;
+    }
+    tailcomb_tests::case::run(&[load::CASES.to_vec(), block::CASES.to_vec(), targets::CASES.to_vec(), socket::cases()].concat())
 }

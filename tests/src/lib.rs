@@ -3,3 +3,4 @@
 pub mod agent;
 pub mod case;
 pub mod disk;
+pub mod http;

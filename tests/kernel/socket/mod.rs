@@ -1,0 +1,17 @@
+//! The `socket` probe on this kernel: records against the clocks of a server and of its client.
+//!
+//! This process is server and client at once, and a target: that the client's side is never measured is part of every case.
+
+mod endings;
+mod framing;
+mod observer;
+mod streams;
+mod undecoded;
+
+use tailcomb_tests::case::Case;
+
+pub(crate) use observer::serve_if_told;
+
+pub(crate) fn cases() -> Vec<Case> {
+    [streams::CASES, framing::CASES, endings::CASES, undecoded::CASES].concat()
+}
