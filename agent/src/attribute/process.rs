@@ -25,6 +25,8 @@ pub struct ProcessStat {
     pub name: String,
     /// Is it a thread of the kernel?
     pub is_kernel: bool,
+    /// Where its arguments stand in its memory: another place after each `exec`. `None`: not to be seen (CAP_SYS_PTRACE).
+    pub arguments: Option<u64>,
 }
 
 /// A file of `/proc/PID`.
@@ -55,8 +57,9 @@ pub fn parse_stat(bytes: &[u8]) -> io::Result<ProcessStat> {
         let parent = fields.nth(1)?.parse().ok()?;
         let flags: u32 = fields.nth(4)?.parse().ok()?;
         let start = fields.nth(12)?.parse().ok()?;
+        let arguments = fields.nth(25).and_then(|address| address.parse().ok()).filter(|address| *address != 0);
         let id = ProcessId { tgid: pid.parse().ok()?, start };
-        Some(ProcessStat { id, parent, name: name.to_owned(), is_kernel: flags & PF_KTHREAD != 0 })
+        Some(ProcessStat { id, parent, name: name.to_owned(), is_kernel: flags & PF_KTHREAD != 0, arguments })
     };
     parse().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not in the form of /proc/PID/stat"))
 }
@@ -94,8 +97,11 @@ mod tests {
         for name in ["nginx", "tmux: server", "a) R 2 (b", "((", ""] {
             let stat = parse_stat(format!("7 ({name}){STAT}").as_bytes()).expect(name);
             let id = ProcessId { tgid: 7, start: 4_711 };
-            assert_eq!(stat, ProcessStat { id, parent: 1, name: name.to_owned(), is_kernel: false });
+            assert_eq!(stat, ProcessStat { id, parent: 1, name: name.to_owned(), is_kernel: false, arguments: None });
         }
+        let (before, _) = STAT.rsplit_once(" 0 0 0 0 0\n").expect("a stat");
+        let with_arguments = format!("7 (a){before} 140721 140800 0 0 0\n");
+        assert_eq!(parse_stat(with_arguments.as_bytes()).expect("a stat").arguments, Some(140_721));
         let kernel = STAT.replace("4194560", "69238880");
         assert!(parse_stat(format!("7 (kworker/0:0){kernel}").as_bytes()).expect("a stat").is_kernel);
     }
@@ -111,6 +117,7 @@ mod tests {
     fn this_process_is_found_by_name_and_start() {
         let this = stat(std::process::id()).expect("this process");
         assert_eq!(this.id.tgid, std::process::id());
+        assert!(this.arguments.is_some(), "its own arguments are to be seen");
         assert!(this.id.start > 0 && this.parent > 0 && !this.name.is_empty());
         assert_eq!(stat(u32::MAX).map_err(|error| error.kind()), Err(io::ErrorKind::NotFound));
     }

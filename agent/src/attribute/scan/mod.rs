@@ -27,6 +27,8 @@ use super::{
 pub const YOUNG: u32 = 5;
 /// After that it is looked at once in this many scans: the longest that an `exec` into a server goes unseen.
 pub const ROUNDS: u32 = 8;
+/// In this many looks after a change of its name or arguments the command line is read: a title may be set after the name.
+const SETTLED: u32 = 3;
 /// Who holds the listening sockets is looked up anew in this many scans: a socket may be handed to another process.
 const REFRESH: u32 = 32;
 
@@ -126,6 +128,10 @@ struct Seen {
     parent: u32,
     is_kernel: bool,
     looks: u32,
+    /// Name and place of the arguments, as one number: another one after an `exec` or a new title.
+    image: u64,
+    /// Looks since that number changed.
+    unchanged: u32,
     namespace: Option<u64>,
 }
 
@@ -142,7 +148,7 @@ struct Table {
 
 /// Keeps what is known between scans. One scan a second is meant.
 ///
-/// Memory: 40 bytes a process of the node, and what its targets hold.
+/// Memory: 100 bytes a process of the node, and what its targets hold.
 #[derive(Debug)]
 pub struct Scanner<N = ProcFs> {
     node: N,

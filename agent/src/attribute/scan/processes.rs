@@ -3,9 +3,10 @@
 use std::{
     cell::OnceCell,
     collections::{BTreeSet, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
 };
 
-use super::{Member, ROUNDS, Reason, Scanner, Seen, YOUNG};
+use super::{Member, ROUNDS, Reason, SETTLED, Scanner, Seen, YOUNG};
 use crate::attribute::{engine::Engine, node::Node, process::ProcessStat, targets::Target};
 
 impl<N: Node> Scanner<N> {
@@ -79,19 +80,29 @@ impl<N: Node> Scanner<N> {
         let wanted = self.every_namespace() && !stat.is_kernel;
         let namespace = if wanted { self.node.net_namespace(stat.id.tgid).ok() } else { None };
         let (id, parent, is_kernel) = (stat.id, stat.parent, stat.is_kernel);
-        let seen = self.seen.entry(id.tgid).or_insert(Seen { id, parent, is_kernel, looks: 0, namespace: None });
+        let mut hasher = DefaultHasher::new();
+        (&stat.name, stat.arguments).hash(&mut hasher);
+        let image = hasher.finish();
+        let new = Seen { id, parent, is_kernel, looks: 0, image, unchanged: 0, namespace: None };
+        let seen = self.seen.entry(id.tgid).or_insert(new);
         seen.looks = seen.looks.saturating_add(1);
+        // Without the arguments' place an `exec` to the same name can't be told.
+        let same = seen.image == image && stat.arguments.is_some();
+        seen.unchanged = if same { seen.unchanged.saturating_add(1) } else { 0 };
+        seen.image = image;
         seen.namespace = namespace.or(seen.namespace);
     }
 
     /// The first target that the process matches by itself, and the server that it runs.
     fn matches(&self, stat: &ProcessStat) -> Option<(Target, Option<Engine>)> {
         let tgid = stat.id.tgid;
+        let news = self.seen.get(&tgid).is_none_or(|seen| seen.unchanged <= SETTLED);
         let engine = OnceCell::new();
         let engine = || *engine.get_or_init(|| Engine::of(&self.node.command_line(tgid).ok()?));
         let cgroups = OnceCell::new();
         let matched = self.targets.iter().find(|target| match target {
-            Target::Auto => engine().is_some(),
+            // Reading it takes the lock of the process's memory, behind which a stalled disk may be: only where there is news.
+            Target::Auto => news && engine().is_some(),
             Target::Comm(name) => *name == stat.name,
             Target::Pid(pid) => *pid == tgid && self.pinned.get(pid).is_none_or(|pinned| *pinned == stat.id),
             Target::Cgroup(path) => cgroups.get_or_init(|| self.node.cgroups(tgid).unwrap_or_default()).is_within(path),

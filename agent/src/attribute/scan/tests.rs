@@ -21,6 +21,7 @@ struct Fake {
     namespace: u64,
     sockets: Vec<u64>,
     is_kernel: bool,
+    arguments: Option<u64>,
 }
 
 /// A node of data, and how often it was asked.
@@ -57,6 +58,7 @@ impl Node for &RefCell<FakeNode> {
             parent: fake.parent,
             name: fake.name.clone(),
             is_kernel: fake.is_kernel,
+            arguments: fake.arguments,
         })
     }
 
@@ -93,7 +95,8 @@ fn words(command_line: &str) -> Vec<String> {
 fn process(parent: u32, command_line: &str) -> Fake {
     let words = words(command_line);
     let name = words[0].chars().take(15).collect();
-    Fake { start: 100, parent, name, words, cgroup: "/".to_owned(), namespace: 1, ..Fake::default() }
+    let arguments = Some(0x7ffc_0000 + command_line.len() as u64);
+    Fake { start: 100, parent, name, words, cgroup: "/".to_owned(), namespace: 1, arguments, ..Fake::default() }
 }
 
 fn listening(mut fake: Fake, inode: u64) -> Fake {
@@ -308,6 +311,30 @@ fn an_exec_is_seen_at_once_while_young_and_within_the_rounds_later() {
 }
 
 #[test]
+fn a_title_set_after_the_name_and_an_exec_that_can_not_be_told_are_seen() {
+    for arguments in [Some(7), None] {
+        let node = RefCell::new(FakeNode::default());
+        node.borrow_mut().processes.insert(30, Fake { arguments, ..process(1, "python3 default_worker.py") });
+        let mut scanner = Scanner::of(&node, targets(&["auto"])).expect("targets");
+        for _ in 0..5 * ROUNDS {
+            assert!(scanner.scan(&InKernel::default()).expect("a list").is_empty());
+        }
+        let mut titled = Fake { arguments, ..process(1, "ray::ProxyActor") };
+        let words = std::mem::replace(&mut titled.words, vec!["python3".to_owned()]);
+        if arguments.is_none() {
+            titled.name = "python3".to_owned();
+        }
+        node.borrow_mut().processes.insert(30, titled.clone());
+        for _ in 0..ROUNDS {
+            assert!(scanner.scan(&InKernel::default()).expect("a list").is_empty());
+        }
+        node.borrow_mut().processes.insert(30, Fake { words, ..titled });
+        let found = (0..ROUNDS).any(|_| !scanner.scan(&InKernel::default()).expect("a list").is_empty());
+        assert!(found, "{arguments:?}");
+    }
+}
+
+#[test]
 fn threads_of_the_kernel_are_not_looked_at_again() {
     let node = RefCell::new(FakeNode::default());
     for tgid in 2..102 {
@@ -337,7 +364,7 @@ fn a_scan_without_news_asks_little() {
     scan(&mut scanner, &mut kernel);
     let node = node.borrow();
     assert!(node.asked("stat") <= 2_000 / ROUNDS + 2, "{:?}", node.asked);
-    assert_eq!((node.asked("listeners"), node.asked("sockets")), (1, 0), "{:?}", node.asked);
+    assert_eq!((node.asked("listeners"), node.asked("sockets"), node.asked("command_line")), (1, 0, 0), "{:?}", node.asked);
 }
 
 #[test]
