@@ -18,8 +18,9 @@ use tokio::net::TcpStream;
 use super::{
     index,
     server::{ChatRequest, CompletionRequest, EMBEDDING_READS, EmbeddingRequest, Message},
-    truth::{Endpoint, RequestSeen, monotonic_ns},
+    truth::{Endpoint, RequestSeen},
 };
+use crate::clock::monotonic_ns;
 
 /// Why a request counts as failed.
 #[derive(Debug, thiserror::Error)]

@@ -16,8 +16,9 @@ use std::{
 
 use super::{
     place::{Aligned, reopen_direct},
-    truth::{FlushSeen, monotonic_ns},
+    truth::FlushSeen,
 };
+use crate::clock::monotonic_ns;
 
 /// Bytes of one write: the text of one shard.
 const SHARD: usize = 256 << 10;

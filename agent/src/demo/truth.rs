@@ -7,14 +7,6 @@ use serde::{Deserialize, Serialize};
 /// Most requests kept one by one; those beyond are only counted.
 pub const REQUESTS_KEPT: usize = 200_000;
 
-/// CLOCK_MONOTONIC in ns: the clock of the agent's records.
-#[must_use]
-pub fn monotonic_ns() -> u64 {
-    let now =
-        nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap_or_else(|_| nix::sys::time::TimeSpec::new(0, 0));
-    u64::try_from(std::time::Duration::from(now).as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// An endpoint of the demo's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
