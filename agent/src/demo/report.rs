@@ -233,7 +233,7 @@ mod tests {
                 counts
             })
             .collect();
-        let matrix = Matrix { times: (1_000..1_012).collect(), first_slot: low, counts, rows: 1, nothing_before: None };
+        let matrix = Matrix { times: (1_000..1_012).collect(), first_slot: low, counts, rows: 1, ..Matrix::default() };
         let mut seconds = Seconds::new(12);
         seconds.add(&matrix, 1_000);
         seconds
@@ -274,7 +274,7 @@ mod tests {
     fn seconds_outside_the_run_are_left_out() {
         let mut seconds = Seconds::new(2);
         let matrix =
-            Matrix { times: vec![9, 10, 11, 12], first_slot: 5, counts: vec![vec![1]; 4], rows: 1, nothing_before: None };
+            Matrix { times: vec![9, 10, 11, 12], first_slot: 5, counts: vec![vec![1]; 4], rows: 1, ..Matrix::default() };
         seconds.add(&matrix, 10);
         assert_eq!(seconds.total(), 2);
     }
