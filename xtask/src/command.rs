@@ -35,16 +35,22 @@ pub(crate) fn run_within(command: &mut Command, limit: Duration) -> Result<()> {
 }
 
 /// Waits for a child; `None` where it was still running after `limit` and has been killed.
-pub(crate) fn wait_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+fn wait_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let status = wait_up_to(child, limit)?;
+    if status.is_none() {
+        child.kill()?;
+        child.wait()?;
+    }
+    Ok(status)
+}
+
+/// Waits for a child; `None` where it is still running after `limit`.
+pub(crate) fn wait_up_to(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let end = Instant::now() + limit;
     loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if Instant::now() >= end {
-            child.kill()?;
-            child.wait()?;
-            return Ok(None);
+        let status = child.try_wait()?;
+        if status.is_some() || Instant::now() >= end {
+            return Ok(status);
         }
         sleep(Duration::from_millis(20));
     }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     command::{on_path, say},
-    vm::{Guest, Image, MATRIX, Series, Unavailable},
+    vm::{Guest, Image, Kernel, MATRIX, Series, Unavailable, Verdict},
 };
 
 /// An emulated guest keeps a core busy.
@@ -32,8 +32,9 @@ pub(crate) fn run(tests: &Path, chosen: &[String], tier: Tier, cases: &[String])
         Ok(image) => image,
         Err(error) => return Ok(wanted.map(|series| step(series, Instant::now(), missing(&error))).collect()),
     };
-    let limit = Duration::from_secs(if tier == Tier::Long { 2400 } else { 420 });
-    let guest = Guest { image: &image, tier, cases, limit };
+    // A case prints its name before it runs and its outcome after: this is the longest one case may take, emulated.
+    let silence = Duration::from_secs(if tier == Tier::Long { 1200 } else { 240 });
+    let guest = Guest { image: &image, tier, cases, silence };
     let queue: Mutex<Vec<&Series>> = Mutex::new(wanted.rev().collect());
     let done = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -70,7 +71,7 @@ fn boot(series: &Series, guest: &Guest) -> Outcome {
         Err(Unavailable::NotFetched(reason)) => return Outcome::Skipped { reason, required: true },
     };
     say(format!("booting kernel {}", series.name));
-    let verdict = match guest.run(&kernel) {
+    let verdict = match run_guest(series, guest, &kernel) {
         Ok(verdict) => verdict,
         Err(error) => return Outcome::Failed(format!("{error:#}"), Tally::default()),
     };
@@ -90,6 +91,16 @@ fn boot(series: &Series, guest: &Guest) -> Outcome {
         None if nothing_ran => Outcome::Failed("no case ran".to_owned(), verdict.tally),
         None => Outcome::Passed(verdict.tally),
     }
+}
+
+/// A guest that does not come as far as the first case has tested nothing: it is booted once more, and that is said.
+fn run_guest(series: &Series, guest: &Guest, kernel: &Kernel) -> Result<Verdict> {
+    let verdict = guest.run(kernel)?;
+    if verdict.started {
+        return Ok(verdict);
+    }
+    say(format!("guest {} did not boot, once more: {}", series.name, verdict.failure.unwrap_or_default()));
+    guest.run(kernel)
 }
 
 fn step(series: &Series, started: Instant, outcome: Outcome) -> Step {

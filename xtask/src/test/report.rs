@@ -90,7 +90,8 @@ fn result(outcome: &Outcome, strict: bool) -> String {
     match outcome {
         Outcome::Passed(tally) => counts(tally),
         Outcome::Failed(reason, tally) => {
-            let first = reason.lines().next().unwrap_or_default();
+            // The whole reason has been printed when it happened.
+            let first: String = reason.lines().next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
             let counts = if tally.finished { format!(" ({})", counts(tally)) } else { String::new() };
             format!("FAILED: {first}{counts}")
         }

@@ -6,4 +6,5 @@ mod series;
 mod verdict;
 
 pub(crate) use guest::{Guest, Image};
-pub(crate) use series::{MATRIX, Series, Unavailable};
+pub(crate) use series::{Kernel, MATRIX, Series, Unavailable};
+pub(crate) use verdict::Verdict;

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 use crate::test::Tally;
 
 /// How many of the console's last lines are shown when a guest fails.
-const LAST_LINES: usize = 30;
+const LAST_LINES: usize = 60;
 
 /// What came back from a guest.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(crate) struct Verdict {
     pub(crate) tally: Tally,
     /// What the test binary printed.
     pub(crate) output: String,
+    /// Did it come so far as to start the test binary?
+    pub(crate) started: bool,
     /// What the guest could not do for the cases.
     pub(crate) notes: Vec<String>,
     /// Why the run counts as failed, with the last lines of the console.
@@ -26,7 +28,7 @@ impl Verdict {
     /// Judges by the second port (`results`) first, and explains by the console.
     ///
     /// Only an exit status that came back counts as an end: silence, a panic and a reset do not.
-    pub(crate) fn judge(results: &str, console: &str, timed_out: Option<Duration>) -> Self {
+    pub(crate) fn judge(results: &str, console: &str, silent: Option<Duration>) -> Self {
         let said = |key: &str| results.lines().find_map(|line| line.strip_prefix("@@")?.strip_prefix(key)).map(str::trim);
         let output: Vec<&str> = results.lines().filter(|line| !line.starts_with("@@")).collect();
         let output = output.join("\n");
@@ -36,23 +38,23 @@ impl Verdict {
             Some("0") => Some("the test binary ended well without a result".to_owned()),
             Some(status) if tally.failed == 0 => Some(format!("the test binary ended with status {status}")),
             Some(_) => Some(format!("{} failed", tally.failed)),
-            None => Some(no_end(said("broken "), said("start").is_some(), console, &output, timed_out)),
+            None => Some(no_end(said("broken "), said("start").is_some(), console, &output, silent)),
         };
         let notes = results.lines().filter_map(|line| line.strip_prefix("@@note ")).map(str::to_owned).collect();
-        Self { kernel: said("kernel ").map(str::to_owned), tally, output, notes, failure }
+        Self { kernel: said("kernel ").map(str::to_owned), tally, output, started: said("start").is_some(), notes, failure }
     }
 }
 
-fn no_end(broken: Option<&str>, started: bool, console: &str, output: &str, timed_out: Option<Duration>) -> String {
+fn no_end(broken: Option<&str>, started: bool, console: &str, output: &str, silent: Option<Duration>) -> String {
     let panicked = console.contains("Kernel panic");
-    let what = match (broken, timed_out) {
+    let what = match (broken, silent) {
         (Some(reason), _) => reason.to_owned(),
         (None, _) if panicked => "the kernel panicked".to_owned(),
-        (None, Some(after)) => format!("still running after {} s, ended", after.as_secs()),
+        (None, Some(silent)) => format!("nothing heard from the guest for {} s, ended it", silent.as_secs()),
         (None, None) => "the guest went away without a result".to_owned(),
     };
     let during = if started { last_line(output) } else { "before the tests began".to_owned() };
-    format!("{what} ({during}); the console's last lines:\n{}", tail(console))
+    format!("{what} ({during})\nThe console's last lines:\n{}", tail(console))
 }
 
 fn last_line(output: &str) -> String {
@@ -110,7 +112,7 @@ mod tests {
     fn a_hang_is_a_failure_even_after_passed_cases() {
         let cut = &GOOD[..GOOD.find("\n\ntest result").expect("in it")];
         let failure = Verdict::judge(cut, "last words\n", Some(Duration::from_secs(300))).failure.expect("failed");
-        assert!(failure.contains("still running after 300 s") && failure.contains("last words"), "{failure}");
+        assert!(failure.contains("nothing heard from the guest for 300 s") && failure.contains("last words"), "{failure}");
     }
 
     #[test]
