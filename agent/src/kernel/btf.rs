@@ -163,3 +163,46 @@ impl Layout {
         self.btf.resolve_name(of).is_ok_and(|found| found == name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// BTF of a C file that stands beside it.
+    fn fixture(name: &str) -> Layout {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/btf").join(name);
+        Layout::from_file(&path).expect("a fixture of the repository")
+    }
+
+    #[test]
+    fn d08_the_request_is_found_among_one_argument_and_among_two() {
+        // The queue went from the arguments in 5.11, and in 5.10.137 too: no version number tells.
+        for (name, position, arguments) in
+            [("one_argument.btf", 0, vec!["request"]), ("two_arguments.btf", 1, vec!["request_queue", "request"])]
+        {
+            let layout = fixture(name);
+            assert_eq!(layout.tracepoint_arguments("block_rq_issue").expect("it is there"), arguments);
+            assert_eq!(layout.argument("block_rq_issue", "request"), Some(position), "{name}");
+            assert_eq!(layout.argument("block_rq_issue", "bio"), None, "{name}");
+            assert!(!layout.has_tracepoint("block_io_start"), "{name}");
+        }
+    }
+
+    #[test]
+    fn fields_are_found_by_name_and_missing_ones_are_missing() {
+        let layout = fixture("two_arguments.btf");
+        assert_eq!(layout.offset("request.cmd_flags"), Some(8));
+        assert_eq!(layout.offset("request.rq_disk"), None);
+        assert_eq!(layout.offset("request.q.id"), None, "a pointer is not stepped through");
+        assert_eq!(layout.size("request"), Some(16));
+    }
+
+    #[test]
+    fn what_is_no_btf_is_refused_with_the_remedy() {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let Err(error) = Layout::from_file(&path) else { panic!("a text file was taken for BTF") };
+        assert!(error.to_string().contains("CONFIG_DEBUG_INFO_BTF=y"), "{error}");
+    }
+}
