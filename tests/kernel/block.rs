@@ -336,6 +336,8 @@ fn counts_are_the_kernels_own_on_a_busy_disk() -> Result<()> {
     let outer = Stat::of(disk)?.since(&outer);
     let seen = Difference { device: disk, before, after };
     let has_io_start = Layout::of_running_kernel()?.has_tracepoint("block_io_start");
+    let in_flight = seen.after.in_flight(disk);
+    ensure!((0..=1024).contains(&in_flight), "{in_flight} in flight");
     for (operation, inner, outer) in [(Operation::Read, inner.read, outer.read), (Operation::Write, inner.write, outer.write)] {
         let grown = seen.of(operation);
         let ([ours, _], [least, _], [most, _]) = (as_the_kernel_counts(&grown), in_sum(inner), in_sum(outer));
