@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write};
 
 use tailcomb_analysis::scale::{SLOTS, Scale};
 
-use super::truth::Counters;
+use super::truth::{Counters, Endpoint};
 use crate::{
     render::{Chart, Mark, Panel, Style, render},
     store::heatmap::Matrix,
@@ -120,6 +120,8 @@ pub struct Run {
     pub seconds: usize,
     /// Requests by route, health checks apart.
     pub routes: BTreeMap<&'static str, Seconds>,
+    /// All requests but health checks, those too that ended after the last of the seconds.
+    pub requests: u64,
     /// Health checks.
     pub health: u64,
     /// I/Os of the disk below the demo's files: everybody's.
@@ -161,7 +163,7 @@ impl Run {
         };
         let mut text = render(&chart, style);
         text.push('\n');
-        self.counts(&mut text, requests.total());
+        self.counts(&mut text);
         let requests =
             self.routes.values().filter_map(|route| Slow::of(route, |second| self.is_flush(second))).reduce(Slow::plus);
         sentence(&mut text, requests, "requests", "of their route");
@@ -170,14 +172,16 @@ impl Run {
         text
     }
 
-    fn counts(&self, text: &mut String, requests: u64) {
+    fn counts(&self, text: &mut String) {
         let seen = &self.seen;
+        let health = seen.answered.get(&Endpoint::Health).copied().unwrap_or(0);
         let _ = writeln!(
             text,
-            "Requests   {} seen by the probes (and {} health checks); the clients had {} answers, {} failures, {} not sent",
-            requests,
+            "Requests   {} and {} health checks seen by the probes; the clients had {} and {} answers, {} failures, {} not sent",
+            self.requests,
             self.health,
-            seen.answered_in_all(),
+            seen.answered_in_all() - health,
+            health,
             seen.failed_in_all(),
             seen.not_sent
         );
@@ -244,11 +248,13 @@ mod tests {
         let seen = Counters {
             flushes: vec![FlushSeen { start_ns: 0, end_ns: 400_000_000, bytes: 64 << 20 }],
             failed: BTreeMap::from([("status 500".to_owned(), 2)]),
+            answered: BTreeMap::from([(Endpoint::Chat, 7), (Endpoint::Health, 5)]),
             ..Counters::default()
         };
         Run {
             seconds: 12,
             routes: BTreeMap::from([("/v1/embeddings", signal(110, 170)), ("/v1/completions", signal(130, 130))]),
+            requests: 2_441,
             health: 6,
             disk: signal(70, 140),
             disk_name: "sda".to_owned(),
@@ -273,8 +279,7 @@ mod tests {
     #[test]
     fn seconds_outside_the_run_are_left_out() {
         let mut seconds = Seconds::new(2);
-        let matrix =
-            Matrix { times: vec![9, 10, 11, 12], first_slot: 5, counts: vec![vec![1]; 4], rows: 1, ..Matrix::default() };
+        let matrix = Matrix { times: vec![9, 10, 11, 12], first_slot: 5, counts: vec![vec![1]; 4], rows: 1, ..Matrix::default() };
         seconds.add(&matrix, 10);
         assert_eq!(seconds.total(), 2);
     }
@@ -285,7 +290,7 @@ mod tests {
         for expected in [
             "Requests, arrival to end (2440 requests)",
             "Disk sda, submitted to complete (1220 I/Os)",
-            "2440 seen by the probes (and 6 health checks)",
+            "2441 and 6 health checks seen by the probes; the clients had 7 and 5 answers",
             "2 failed: status 500",
             "1 of 64 MiB together, 400 to 400 ms each",
             "Lost       3\n           3 in kernel: ring_full",
