@@ -61,6 +61,12 @@ impl Guard {
         self.share
     }
 
+    /// The limit.
+    #[must_use]
+    pub const fn limit(&self) -> f64 {
+        self.limit
+    }
+
     /// Takes the usage of the last `interval`.
     pub fn observe(&mut self, interval: Duration, usage: &[Usage]) -> Advice {
         if interval.is_zero() {

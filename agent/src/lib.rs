@@ -9,6 +9,7 @@ pub mod demo;
 pub mod export;
 pub mod guard;
 pub mod kernel;
+pub mod pipeline;
 pub mod probes;
 pub mod render;
 pub mod store;

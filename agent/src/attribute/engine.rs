@@ -85,6 +85,25 @@ const SIGNS: &[(Sign, Engine)] = &[
 ];
 
 impl Engine {
+    /// Its name as labels have it (`gen_ai_provider_name`).
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
+            Self::Triton => "triton",
+            Self::Tgi => "tgi",
+            Self::Tei => "tei",
+            Self::LlamaCpp => "llama-cpp",
+            Self::Ollama => "ollama",
+            Self::TensorrtLlm => "tensorrt-llm",
+            Self::Lmdeploy => "lmdeploy",
+            Self::Mlserver => "mlserver",
+            Self::Dynamo => "dynamo",
+            Self::RayServe => "ray-serve",
+        }
+    }
+
     /// The engine that a command line runs, if it is a known one.
     #[must_use]
     pub fn of(command_line: &[String]) -> Option<Self> {

@@ -49,7 +49,7 @@ fn probe_text(text: &mut String, verdict: &ProbeVerdict) {
     let intent = if verdict.required { "required" } else { "optional" };
     let _ = writeln!(text, "\n{} ({intent}): {state} - {shows}", verdict.probe);
     for program in &verdict.programs {
-        let _ = writeln!(text, "  {:<15} {:<14} {}", program.program, program.verdict.word(), hooks_text(&program.hooks));
+        let _ = writeln!(text, "  {:<22} {:<14} {}", program.program, program.verdict.word(), hooks_text(&program.hooks));
         match &program.verdict {
             Verdict::Ok => {}
             Verdict::NotApplicable { reason } => {

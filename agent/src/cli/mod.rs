@@ -5,7 +5,7 @@ mod connect;
 mod run;
 mod slow;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -130,7 +130,8 @@ pub fn main() -> ExitCode {
 /// Log lines go to standard error: standard output is for what was asked for.
 fn start_logging(config: &Config) {
     let filter = tracing_subscriber::EnvFilter::new(&config.log_level);
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     // A second start in one process (tests) keeps the first one's.
     let _ = match config.log_format {
         LogFormat::Text => builder.try_init(),

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use tailcomb_common::lost::REASONS;
 
+use crate::decode;
+
 /// A sample was counted under `other` because its label set was beyond the series budget.
 pub const SERIES_BUDGET: (&str, &str) = ("store", "series_budget");
 /// A disk request of a device that has no name (any more) is in no series.
@@ -25,7 +27,8 @@ pub struct Lost {
 
 impl Default for Lost {
     fn default() -> Self {
-        Self { by_reason: REASONS.into_iter().chain(OWN).map(|reason| (reason, 0)).collect() }
+        let decode = decode::LOST_REASONS.into_iter().map(|reason| ("decode", reason));
+        Self { by_reason: REASONS.into_iter().chain(decode).chain(OWN).map(|reason| (reason, 0)).collect() }
     }
 }
 

@@ -1,0 +1,290 @@
+//! The stages joined: source → decode → attribute → store. The one file that knows all of them.
+//!
+//! Everything here runs on one thread. [`Pipeline::drain`] takes what the ring buffer holds, a budget at a time, so that the
+//! HTTP server beside it is never kept waiting; [`Pipeline::tick`] does the rest, once a second.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use tailcomb_common::lost::{REASONS, SOCKET_MAP_FULL};
+
+use crate::{
+    attribute::{
+        device::Devices,
+        engine::Engine,
+        scan::{Changes, InKernel, ScanError, Scanner},
+        targets::{self, TargetError},
+        workload::{Workload, Workloads},
+    },
+    clock::{Anchor, monotonic_ns},
+    config::Config,
+    decode::{self, Decoded, route::Routes},
+    guard::{Advice, Guard, Usage},
+    probes::{
+        block::{BlockReader, selftest},
+        loader::{self, LoadError, Loaded, Options},
+        lost,
+        run_time::RunTimes,
+        socket::{self, SocketError, SocketProbe, TargetMaps},
+        table::PROBES,
+    },
+    store::{ProbeRun, Shared},
+};
+
+/// How often the ring buffer is looked at when it is quiet.
+pub const POLL: Duration = Duration::from_millis(50);
+/// How often everything else is done.
+pub const TICK: Duration = Duration::from_secs(1);
+/// Most records taken before others get their turn.
+const BUDGET: usize = 2_000;
+
+/// Why the agent can't start. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A target that is none.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// A target that can't be looked for.
+    #[error(transparent)]
+    Scan(#[from] ScanError),
+    /// No probe can be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+}
+
+/// The agent without its HTTP server.
+pub struct Pipeline {
+    store: Shared,
+    loaded: Loaded,
+    socket: Option<SocketProbe>,
+    block: Option<BlockReader>,
+    scanner: Scanner,
+    routes: Routes,
+    workloads: Workloads,
+    devices: Devices,
+    run_times: Option<RunTimes>,
+    guard: Guard,
+}
+
+impl Pipeline {
+    /// Loads the probes, tests them, and looks for targets.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing stays attached then.
+    pub fn start(config: &Config, store: Shared) -> Result<Self, StartError> {
+        let scanner = Scanner::new(targets::parse_all(&config.targets)?)?;
+        let options = Options {
+            globals: BTreeMap::from([(socket::ALL, u32::from(scanner.all()))]),
+            map_entries: BTreeMap::from([(socket::RECORDS, config.ring_buffer_mib << 20)]),
+        };
+        let mut loaded = loader::load(&options)?;
+        self_test(&mut loaded, &config.state_dir);
+        let socket = if loaded.is_attached("socket") { open_socket(&mut loaded) } else { None };
+        let block = loaded.is_attached("block").then(BlockReader::new);
+        store.lock().set_probes(loaded.verdicts.clone());
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let mut pipeline = Self {
+            store,
+            loaded,
+            socket,
+            block,
+            scanner,
+            routes: Routes::default(),
+            workloads: Workloads::default(),
+            devices: Devices::new(),
+            run_times: Some(RunTimes::new(Instant::now())),
+            guard: Guard::new(config.max_overhead, cpus),
+        };
+        pipeline.scan();
+        for target in pipeline.scanner.unmatched() {
+            tracing::info!(%target, "no process matches this target yet; it is looked for each second");
+        }
+        Ok(pipeline)
+    }
+
+    /// Takes up to a budget of records out of the ring buffer; true where more are waiting.
+    pub fn drain(&mut self) -> bool {
+        let Some(socket) = &mut self.socket else { return false };
+        let now = monotonic_ns();
+        let mut store = self.store.lock();
+        let (routes, workloads, scanner) = (&self.routes, &mut self.workloads, &self.scanner);
+        let drained = socket.drain(BUDGET, |bytes| match decode::decode(bytes, routes) {
+            Ok(Decoded::Request(request)) => {
+                let workload = workload_of(workloads, request.tgid, request.marks.end, now);
+                let provider = scanner.member(request.tgid).and_then(|member| member.engine).map(Engine::name);
+                store.request(&request, &workload, provider);
+            }
+            Ok(Decoded::Incomplete(incomplete)) => {
+                store.incomplete(&workload_of(workloads, incomplete.tgid, now, now));
+            }
+            Ok(Decoded::Undecoded(undecoded)) => {
+                store.undecoded(undecoded.reason, &workload_of(workloads, undecoded.tgid, now, now));
+            }
+            Err(error) => store.add_lost(("decode", error.reason()), 1),
+        });
+        drained.more
+    }
+
+    /// Everything that is done once a second.
+    pub fn tick(&mut self, now: Instant) {
+        self.scan();
+        self.read_block();
+        match lost::read(&self.loaded.ebpf) {
+            Ok(totals) => self.store.lock().set_kernel_lost(&totals),
+            Err(error) => tracing::warn!(%error, "the kernel's loss counters could not be read this time"),
+        }
+        self.watch_overhead(now);
+        self.store.lock().tick(Anchor::now());
+    }
+
+    /// Tells the kernel which processes and ports are measured now.
+    fn scan(&mut self) {
+        let Some(socket) = &mut self.socket else { return };
+        let targets = socket.targets();
+        let in_kernel = match targets.processes().and_then(|processes| Ok(InKernel { processes, ports: targets.ports()? })) {
+            Ok(in_kernel) => in_kernel,
+            Err(error) => {
+                tracing::warn!(%error, "the kernel's list of targets can't be read; targets stay as they are");
+                return;
+            }
+        };
+        let changes = match self.scanner.scan(&in_kernel) {
+            Ok(changes) => changes,
+            Err(error) => {
+                tracing::warn!(%error, "the processes could not be looked through; targets stay as they are");
+                return;
+            }
+        };
+        if changes.is_empty() {
+            return;
+        }
+        tracing::debug!(?changes, "targets changed");
+        let now = monotonic_ns();
+        for tgid in &changes.added_processes {
+            // Known from now on, also when it has died before its first request is read.
+            self.workloads.resolve(*tgid, now, now);
+        }
+        for error in apply(targets, &changes) {
+            tracing::warn!(%error, "a target could not be told to the kernel");
+            self.store.lock().add_lost(REASONS[SOCKET_MAP_FULL as usize], 1);
+        }
+    }
+
+    /// Reads the disks' figures.
+    fn read_block(&mut self) {
+        let Some(reader) = &mut self.block else { return };
+        let now = monotonic_ns();
+        match reader.read(&self.loaded.ebpf, now) {
+            Ok(snapshot) => {
+                for gone in self.devices.refresh(snapshot.series.iter().map(|series| series.device), now) {
+                    if let Err(error) = reader.forget(&mut self.loaded.ebpf, gone) {
+                        tracing::warn!(%error, device = gone, "the series of a device that is gone could not be dropped");
+                    }
+                }
+                self.store.lock().block(&snapshot, &|device| self.devices.get(device).cloned());
+            }
+            Err(error) => tracing::warn!(%error, "the disks' figures could not be read this time"),
+        }
+    }
+
+    /// Samples the probes' run time and gives a probe up where they take too much.
+    fn watch_overhead(&mut self, now: Instant) {
+        let Some(run_times) = &mut self.run_times else { return };
+        let sample = match run_times.tick(&self.loaded.ebpf, now) {
+            Ok(Some(sample)) => sample,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::warn!(%error, "the kernel does not account the probes' run time: the overhead guard is off");
+                self.run_times = None;
+                return;
+            }
+        };
+        let runs = run_times
+            .totals()
+            .iter()
+            .map(|(probe, total)| ProbeRun { probe, seconds: total.seconds, runs: total.runs })
+            .collect();
+        self.store.lock().set_probe_runs(runs);
+        let usage: Vec<Usage> = PROBES
+            .iter()
+            .filter(|probe| self.loaded.is_attached(probe.name))
+            .map(|probe| Usage {
+                probe: probe.name,
+                optional: !probe.required,
+                run_seconds: sample.seconds.get(probe.name).copied().unwrap_or_default(),
+            })
+            .collect();
+        match self.guard.observe(sample.period, &usage) {
+            Advice::Carry => {}
+            Advice::Warn { share } => tracing::warn!(
+                share,
+                limit = self.guard.limit(),
+                "the probes take more CPU time than max_overhead allows, and all that are left are required"
+            ),
+            Advice::Detach { probe, share } => {
+                tracing::warn!(
+                    probe,
+                    share,
+                    limit = self.guard.limit(),
+                    "the probes take more CPU time than max_overhead allows: detached"
+                );
+                self.loaded.detach(
+                    probe,
+                    &format!("the overhead guard detached it: the probes took {:.1} % of CPU time", share * 100.0),
+                );
+                self.store.lock().set_probes(self.loaded.verdicts.clone());
+            }
+        }
+    }
+}
+
+/// Proves the `block` probe on a read of our own; one that sees something else is taken off.
+pub fn self_test(loaded: &mut Loaded, state_dir: &std::path::Path) {
+    if !loaded.is_attached("block") {
+        return;
+    }
+    let folders = self_test_folders(state_dir);
+    match selftest::run(&mut loaded.ebpf, &folders) {
+        Ok(selftest::Outcome::Passed { compared }) => tracing::info!(compared, "the block probe saw our own read"),
+        Ok(selftest::Outcome::NotApplicable { reason }) => {
+            tracing::info!(reason, "the block probe could not be proved on a read of our own")
+        }
+        Ok(selftest::Outcome::Failed { seen }) => loaded.detach("block", &format!("the start-up self-test failed: {seen}")),
+        Err(error) => loaded.detach("block", &format!("the start-up self-test failed: {error}")),
+    }
+}
+
+/// Where the self-test may write: the state folder first, then others that often lie on a disk.
+fn self_test_folders(state_dir: &std::path::Path) -> Vec<PathBuf> {
+    let mut folders = vec![state_dir.to_owned()];
+    folders.extend(["/var/lib", "/var/tmp"].map(PathBuf::from));
+    folders
+}
+
+/// Tells the kernel's maps; what ended goes first, to make room. Returns what the kernel refused.
+fn apply(targets: &mut TargetMaps, changes: &Changes) -> Vec<SocketError> {
+    let mut refused = Vec::new();
+    let mut note = |result: Result<(), SocketError>| refused.extend(result.err());
+    changes.removed_processes.iter().for_each(|tgid| note(targets.remove_process(*tgid)));
+    changes.removed_ports.iter().for_each(|port| note(targets.remove_port(*port)));
+    changes.added_ports.iter().for_each(|port| note(targets.add_port(port.port, port.claims)));
+    changes.added_processes.iter().for_each(|tgid| note(targets.add_process(*tgid)));
+    refused
+}
+
+fn open_socket(loaded: &mut Loaded) -> Option<SocketProbe> {
+    match SocketProbe::new(&mut loaded.ebpf) {
+        Ok(probe) => Some(probe),
+        Err(error) => {
+            loaded.detach("socket", &error.to_string());
+            None
+        }
+    }
+}
+
+fn workload_of(workloads: &mut Workloads, tgid: u32, at_ns: u64, now_ns: u64) -> Workload {
+    workloads.resolve(tgid, at_ns, now_ns).map_or_else(Workload::unknown, |process| process.workload.clone())
+}
