@@ -2,6 +2,7 @@
 
 mod check;
 mod connect;
+mod demo;
 mod run;
 mod slow;
 
@@ -31,6 +32,9 @@ enum Command {
     /// The agent: probes, metrics and API over HTTP.
     #[command(after_help = "Example: tailcomb run --target port:8000 --listen 127.0.0.1:9809")]
     Run(Run),
+    /// A real little inference server under load, and a disk that is flushed to, as the probes see them.
+    #[command(after_help = "Example: tailcomb demo --duration 2m --period 10s --dir /var/tmp")]
+    Demo(demo::Demo),
     /// What this kernel and these privileges allow, probe by probe.
     #[command(after_help = "Example: tailcomb check --strict")]
     Check {
@@ -115,6 +119,7 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match &arguments.command {
         Command::Run(run) => run::main(run),
+        Command::Demo(flags) => demo::main(flags),
         Command::Check { strict, json } => check::main(*strict, *json),
         Command::Slow(slow) => slow::main(slow),
     };

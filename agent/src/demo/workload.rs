@@ -142,6 +142,13 @@ impl Running {
         self.seen().counters.clone()
     }
 
+    /// Requests answered and flushes made so far.
+    #[must_use]
+    pub fn progress(&self) -> (u64, usize) {
+        let seen = self.seen();
+        (seen.counters.answered_in_all(), seen.counters.flushes.len())
+    }
+
     /// Are all of its processes alive?
     ///
     /// # Errors
