@@ -11,8 +11,8 @@
 mod table;
 
 use table::{
-    ACTIONS, AFTER_CHUNK, CLASSES, DATA_CHUNK, DATA_CLOSE, DATA_FIXED, NDJSON_START, NEXT_EVENT, NO_LINES, OPAQUE, SIZE_START,
-    SSE_START, START_REQUEST, START_RESPONSE, TABLE, TRAILER_START,
+    ACTIONS, AFTER_CHUNK, CLASSES, DATA_CHUNK, DATA_CLOSE, DATA_FIXED, HEADER_SKIP, NDJSON_START, NEXT_EVENT, NO_LINES, OPAQUE,
+    SIZE_START, SSE_START, START_REQUEST, START_RESPONSE, TABLE, TRAILER_START,
 };
 
 /// Signal of [`Machine::step`]: the first byte of a message. A final response after interim ones (1xx) begins once more.
@@ -124,6 +124,18 @@ impl Machine {
         let next = TABLE[(self.state as usize) << 6 | class as usize];
         self.state = next;
         if next < ACTIONS { self.act(next, byte) } else { 0 }
+    }
+
+    /// May the next eight bytes be passed over, because [`Self::step`] would do nothing with any of them? `eight` holds them in
+    /// any order. So it is in the rest of a header line that does not matter, which most of a head is.
+    #[must_use]
+    #[inline(always)]
+    pub const fn skims(&self, eight: u64) -> bool {
+        const ONES: u64 = 0x0101_0101_0101_0101;
+        // Is a byte below 0x20, a line's end or another control character? (The borrow of a smaller byte reaches bit 7; bytes
+        // from 0x80 on are taken out by their own bit 7.)
+        let below = eight.wrapping_sub(ONES * 0x20) & !eight & (ONES * 0x80);
+        self.state == HEADER_SKIP && below == 0
     }
 
     /// How many of the next bytes [`Self::step`] need not see: they may be told to [`Self::skip`] instead.

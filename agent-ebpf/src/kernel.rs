@@ -37,3 +37,16 @@ pub(crate) fn forget() {
     // SAFETY: no instruction at all.
     unsafe { asm!("", options(nostack, preserves_flags)) };
 }
+
+/// Eight bytes at any address of a map's value. The compiler would put them together one by one: BPF as such knows aligned
+/// loads only, but the machines that run it here do not mind.
+///
+/// # Safety
+/// `at` must point to eight bytes that may be read.
+#[inline(always)]
+pub(crate) unsafe fn eight(at: *const u8) -> u64 {
+    let value;
+    // SAFETY: the caller's.
+    unsafe { asm!("{0} = *(u64 *)({1} + 0)", out(reg) value, in(reg) at, options(pure, readonly, nostack)) };
+    value
+}

@@ -120,7 +120,7 @@ const fn class_of(byte: u8) -> u8 {
         b'-' => MINUS,
         b'*' => STAR,
         0x16 => TLS,
-        byte if byte < b' ' || byte == 0x7f => CONTROL,
+        byte if byte < b' ' => CONTROL,
         0xef => BOM_1,
         0xbb => BOM_2,
         0xbf => BOM_3,

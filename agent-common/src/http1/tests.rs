@@ -376,6 +376,22 @@ proptest! {
         }
     }
 
+    /// What may be skimmed changes nothing when it is stepped through.
+    #[test]
+    fn skimming_is_stepping(start in prop_oneof![Just("HTTP/1.1 200 OK"), Just("HTTP/1.1 200 O\r\nX-"), Just("HTTP/1.1 200 O\r\nContent-Length: 1"), Just("HTTP/1.1 200 O\r\n")], eight in prop::collection::vec(prop_oneof![0x1eu8..0x22, 0x7eu8..0x82, any::<u8>(), 0x20u8..0x7f], 8)) {
+        let (machine, _) = response(start.as_bytes());
+        let word = u64::from_le_bytes(eight.clone().try_into().expect("eight bytes"));
+        let quiet = machine.state == HEADER_SKIP && eight.iter().all(|byte| *byte >= 0x20);
+        prop_assert_eq!(machine.skims(word), quiet);
+        if quiet {
+            let mut stepped = machine;
+            for byte in eight {
+                prop_assert_eq!(stepped.step(byte), 0);
+            }
+            prop_assert_eq!(stepped, machine);
+        }
+    }
+
     /// A stream's first event is told at the same byte however the stream is cut.
     #[test]
     fn events_do_not_move(lines in prop::collection::vec(prop_oneof![Just(": ping"), Just("event: x"), Just(""), Just("data: x"), Just("data"), Just("dat: a")], 1..12), end in prop_oneof![Just("\n"), Just("\r\n"), Just("\r")], cuts in prop::collection::vec(0usize..400, 0..20)) {

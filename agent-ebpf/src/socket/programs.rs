@@ -15,7 +15,6 @@ use super::{
     call::{self, Call, UNKNOWN},
     state::{REQUESTS, RESPONSES},
 };
-use crate::kernel;
 
 #[unsafe(no_mangle)]
 static REGS_NUMBER: Global<u32> = Global::new(0);
@@ -45,20 +44,17 @@ fn current() -> Call {
     // SAFETY: helpers that take and give the current task.
     let regs = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64;
     let unknown = Call { number: UNKNOWN, first: 0, second: 0 };
-    if kernel::read::<u64>(regs, &REGS_RESULT) != Some(IN_PROGRESS) {
+    if register(regs, &REGS_RESULT) != IN_PROGRESS || register(regs, &REGS_SEGMENT) & 0xffff != USER_64 {
         return unknown;
     }
-    if kernel::read::<u64>(regs, &REGS_SEGMENT).is_none_or(|segment| segment & 0xffff != USER_64) {
-        return unknown;
-    }
-    match (
-        kernel::read::<u64>(regs, &REGS_NUMBER),
-        kernel::read::<u64>(regs, &REGS_SECOND),
-        kernel::read::<u64>(regs, &REGS_THIRD),
-    ) {
-        (Some(number), Some(first), Some(second)) => Call { number, first, second },
-        _ => unknown,
-    }
+    Call { number: register(regs, &REGS_NUMBER), first: register(regs, &REGS_SECOND), second: register(regs, &REGS_THIRD) }
+}
+
+/// One register. The verifier knows the type behind `regs` and checks the offset, so it is a plain load.
+#[inline(always)]
+fn register(regs: u64, offset: &Global<u32>) -> u64 {
+    // SAFETY: as above.
+    unsafe { core::ptr::read_volatile((regs + u64::from(offset.load())) as *const u64) }
 }
 
 #[raw_tracepoint(tracepoint = "sock_recv_length")]

@@ -11,7 +11,7 @@ use super::{
     marks,
     state::{PIECES, Piece, REQUESTS, Scan, WINDOW, connection, scan},
 };
-use crate::kernel::{forget, masked};
+use crate::kernel::{eight, forget, masked};
 
 /// Windows, hops and events that are followed in one call.
 const STEPS: u32 = 96;
@@ -85,9 +85,18 @@ extern "C" fn socket_bytes(direction: u64) -> u64 {
         if scan.at >= end {
             return 0;
         }
-        let position = masked::<511>(scan.at.wrapping_sub(scan.window_at)) as usize;
+        let position = masked::<255>(scan.at.wrapping_sub(scan.window_at)) as usize;
+        if end.wrapping_sub(scan.at) >= 8 {
+            // SAFETY: 255 + 8 bytes are in the window's room.
+            let eight = unsafe { eight(scan.window.as_ptr().add(position)) };
+            if scan.machine.skims(eight) {
+                scan.at = scan.at.wrapping_add(8);
+                forget();
+                continue;
+            }
+        }
         scan.at = scan.at.wrapping_add(1);
-        let signals = scan.machine.step(scan.window[position & 511]);
+        let signals = scan.machine.step(scan.window[position & 255]);
         forget();
         if signals != 0 {
             return u64::from(signals);

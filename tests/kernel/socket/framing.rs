@@ -9,7 +9,7 @@ use tailcomb_tests::{
     http::{Step, chunk, now_ns, read_until, write},
 };
 
-use super::observer::{lasts, observe, start, within};
+use super::observer::{observe, start, within};
 
 pub(super) const CASES: &[Case] = &[
     Case { name: "r03_an_idle_connection_lengthens_nothing", needs: &[Need::Kernel], run: an_idle_connection_lengthens_nothing },
@@ -47,16 +47,19 @@ fn an_idle_connection_lengthens_nothing() -> Result<()> {
     })?;
     observe(|observer| {
         let mut client = server.connect()?;
+        let mut sent = now_ns()?;
         exchange(&mut client, "GET / HTTP/1.1\r\n\r\n", "0\r\n\r\n")?;
         let first = observer.requests(server.port, 1)?[0];
         let published = now_ns()?.saturating_sub(first.end_ns);
         ensure!(published < 1_000_000_000, "published {published} ns after its end");
         thread::sleep(idle);
+        let again = now_ns()?;
         exchange(&mut client, "GET / HTTP/1.1\r\n\r\n", "0\r\n\r\n")?;
         let second = observer.requests(server.port, 1)?[0];
         for (record, served) in [first, second].iter().zip(server.served(2)?) {
-            lasts("duration", record.end_ns - record.arrive_ns, served.read_ns, served.steps[4].1)?;
+            within("arrival", record.arrive_ns, (sent, served.read_ns))?;
             within("end", record.end_ns, served.steps[4])?;
+            sent = again;
             ensure!(record.response_bytes == 5 && record.flags == 0, "{record:?}");
         }
         ensure!(first.connection == second.connection, "one connection has one number");
@@ -79,8 +82,10 @@ fn pipelined_requests_are_told_apart() -> Result<()> {
         let statuses: Vec<u16> = records.iter().map(|record| record.status).collect();
         ensure!(statuses == [201, 202, 203], "{statuses:?}");
         // All arrived at once, so each waited for those before it.
-        for (record, served) in records.iter().zip(server.served(3)?) {
-            within("arrival", record.arrive_ns, (sent, sent))?;
+        let served = server.served(3)?;
+        let first_read = served[0].read_ns;
+        for (record, served) in records.iter().zip(&served) {
+            within("arrival", record.arrive_ns, (sent, first_read))?;
             within("end", record.end_ns, served.steps[1])?;
         }
         observer.nothing_undecoded(server.port)
@@ -97,25 +102,30 @@ fn a_head_may_be_split_anywhere() -> Result<()> {
         for split in 1..whole.len() {
             let begin = now_ns()?;
             client.write_all(&whole.as_bytes()[..split])?;
+            let sent = now_ns()?;
             thread::sleep(Duration::from_micros(300));
             client.write_all(&whole.as_bytes()[split..])?;
             read_until(&mut client, b"ok")?;
             let record = observer.requests(server.port, 1)?[0];
-            within("arrival", record.arrive_ns, (begin, begin))?;
+            within("arrival", record.arrive_ns, (begin, sent))?;
             ensure!(record.flags == 0 && record.request_bytes == 7 && record.status == 200, "split at {split}: {record:?}");
             let kept = &record.head[..usize::from(record.head_len)];
             ensure!(kept == head.as_bytes(), "split at {split}: {:?}", String::from_utf8_lossy(kept));
         }
         // A long one, a byte each 1 ms at its beginning.
         let begin = now_ns()?;
+        let mut sent = 0;
         for byte in b"GET /slow HTTP" {
             client.write_all(&[*byte])?;
+            if sent == 0 {
+                sent = now_ns()?;
+            }
             thread::sleep(Duration::from_millis(1));
         }
         let rest = format!("/1.1\r\nCookie: {}\r\n\r\n", "c".repeat(6000));
         exchange(&mut client, &rest, "ok")?;
         let record = observer.requests(server.port, 1)?[0];
-        within("arrival", record.arrive_ns, (begin, begin))?;
+        within("arrival", record.arrive_ns, (begin, sent))?;
         ensure!(record.flags == HEAD_CUT && record.head_read_ns - record.arrive_ns > 13_000_000, "{record:?}");
         observer.nothing_undecoded(server.port)
     })
@@ -129,13 +139,14 @@ fn a_100_continue_is_no_answer() -> Result<()> {
         let size = 2_000_000;
         let head = format!("POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {size}\r\n\r\n");
         exchange(&mut client, &head, "Continue\r\n\r\n")?;
+        let continued = now_ns()?;
         client.write_all(&vec![b'x'; size])?;
         read_until(&mut client, b"ok")?;
         let end = now_ns()?;
         let record = observer.requests(server.port, 1)?[0];
         let served = server.served(1)?[0].clone();
-        within("arrival", record.arrive_ns, (begin, begin))?;
-        within("body read", record.body_read_ns, (served.read_ns, served.read_ns))?;
+        within("arrival", record.arrive_ns, (begin, continued))?;
+        within("body read", record.body_read_ns, (continued, served.read_ns))?;
         within("head written", record.head_written_ns, served.steps[1])?;
         within("end", record.end_ns, (served.steps[1].0, end))?;
         ensure!(record.status == 200 && record.flags == 0 && record.request_bytes == size as u64, "{record:?}");
@@ -155,12 +166,14 @@ fn answers_without_a_body() -> Result<()> {
         exchange(&mut client, "HEAD /head HTTP/1.1\r\n\r\n", "\r\n\r\n")?;
         exchange(&mut client, "GET /204 HTTP/1.1\r\n\r\n", "\r\n\r\n")?;
         exchange(&mut client, "GET /304 HTTP/1.1\r\n\r\n", "\r\n\r\n")?;
+        let sent = now_ns()?;
         exchange(&mut client, "GET / HTTP/1.1\r\n\r\n", "ok")?;
         let records = observer.requests(server.port, 4)?;
         let statuses: Vec<(u16, u64)> = records.iter().map(|record| (record.status, record.response_bytes)).collect();
         ensure!(statuses == [(200, 0), (204, 0), (304, 0), (200, 2)], "{statuses:?}");
         let served = server.served(4)?[3].clone();
-        lasts("the last", records[3].end_ns - records[3].arrive_ns, served.read_ns, served.steps[1].1)?;
+        within("arrival of the last", records[3].arrive_ns, (sent, served.read_ns))?;
+        within("its end", records[3].end_ns, served.steps[1])?;
         observer.nothing_undecoded(server.port)
     })
 }
@@ -171,8 +184,9 @@ fn bodies_are_never_heads() -> Result<()> {
     observe(|observer| {
         let mut client = server.connect()?;
         // In a chunked body, each fake in a read of its own.
-        client.write_all(b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip,chunked\r\n\r\n")?;
         let begin = now_ns()?;
+        client.write_all(b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip,chunked\r\n\r\n")?;
+        let sent = now_ns()?;
         for _ in 0..3 {
             client.write_all(format!("{:X}\r\n", fake.len()).as_bytes())?;
             thread::sleep(Duration::from_millis(2));
@@ -182,7 +196,7 @@ fn bodies_are_never_heads() -> Result<()> {
         }
         exchange(&mut client, "0\r\n\r\n", "ok")?;
         let record = observer.requests(server.port, 1)?[0];
-        within("arrival", record.arrive_ns, (begin, begin))?;
+        within("arrival", record.arrive_ns, (begin, sent))?;
         ensure!(record.request_bytes == 3 * fake.len() as u64 && record.flags == 0, "{record:?}");
         // In a body of known length, whose answer holds one too.
         let body = fake.repeat(5000);
@@ -225,10 +239,11 @@ fn receive_wait() -> Result<()> {
         thread::sleep(Duration::from_millis(100));
         let sent = now_ns()?;
         client.write_all(b"GET /2 HTTP/1.1\r\n\r\n")?;
+        let done = now_ns()?;
         read_until(&mut client, b"ok")?;
         read_until(&mut client, b"ok")?;
         let records = observer.requests(server.port, 2)?;
-        within("arrival of the second", records[1].arrive_ns, (sent, sent))?;
+        within("arrival of the second", records[1].arrive_ns, (sent, done))?;
         let served = server.served(2)?;
         within("its first read", records[1].first_read_ns, (served[0].steps[1].1, served[1].read_ns))?;
         within("its end", records[1].end_ns, served[1].steps[1])?;
