@@ -5,7 +5,10 @@
 use std::{
     io::{self, IoSlice, Read, Write},
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -27,6 +30,8 @@ pub fn now_ns() -> Result<u64> {
 pub enum Step {
     /// Nothing, for so many ms.
     Wait(u64),
+    /// Nothing, until somebody sets it.
+    Until(Arc<AtomicBool>),
     /// One write.
     Write(Vec<u8>),
     /// One write of several pieces.
@@ -161,6 +166,11 @@ fn serve(mut stream: TcpStream, log: &Mutex<Vec<Served>>, script: &dyn Fn(&str) 
 fn run(stream: &mut TcpStream, step: &Step) -> io::Result<bool> {
     match step {
         Step::Wait(ms) => thread::sleep(Duration::from_millis(*ms)),
+        Step::Until(set) => {
+            while !set.load(Ordering::Acquire) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
         Step::Write(bytes) => stream.write_all(bytes)?,
         Step::Pieces(pieces) => {
             let slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();

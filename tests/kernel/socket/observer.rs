@@ -124,6 +124,11 @@ impl Observer {
         }
     }
 
+    /// Is a program of the probe in use on this kernel?
+    pub(super) fn uses(&self, program: &str) -> bool {
+        self.loaded.verdicts.iter().flat_map(|probe| &probe.programs).any(|row| row.program == program && row.verdict.is_ok())
+    }
+
     /// The loss counters of the probe that are not 0.
     pub(super) fn lost(&self) -> Result<BTreeMap<&'static str, u64>> {
         let map = self.loaded.ebpf.map("LOST").context("the map LOST")?;

@@ -3,6 +3,10 @@
 use std::{
     io::Write,
     net::{Ipv4Addr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -109,12 +113,13 @@ fn a_proxy_is_measured_as_a_server_only() -> Result<()> {
 }
 
 fn connections_older_than_the_probe() -> Result<()> {
-    let server = Server::start(|path| match path {
+    let loaded = Arc::new(AtomicBool::new(false));
+    let until = Arc::clone(&loaded);
+    let server = Server::start(move |path| match path {
         "/stream" => vec![
             write(SSE_HEAD),
             write(&chunk("data: 1\n\n")),
-            // Long enough for the probe to be loaded in the middle, also in a guest.
-            Step::Wait(6000),
+            Step::Until(Arc::clone(&until)),
             write(&chunk("data: 2\n\n")),
             write("0\r\n\r\n"),
         ],
@@ -128,15 +133,24 @@ fn connections_older_than_the_probe() -> Result<()> {
     let mut observer = Observer::load(&Options::default())?;
     observer.probe.targets().add_process(std::process::id())?;
     observer.probe.targets().add_port(server.port, false)?;
-    // An old connection is followed from its next request on, whose arrival was not seen.
+    // Without the hooks inside the calls, a read that was entered before is not seen: of that request only the answer is.
+    let inside = observer.uses("sock_recv_length");
+    if !inside {
+        idle.write_all(b"GET / HTTP/1.1\r\n\r\n")?;
+        read_until(&mut idle, b"ok")?;
+        let found = observer.undecoded(server.port)?;
+        ensure!(found == ["mid_stream"], "{found:?}");
+    }
+    // An old connection is followed from its next request on; where it was not known before, the arrival is not either.
     for turn in 0..2 {
         idle.write_all(b"GET / HTTP/1.1\r\n\r\n")?;
         read_until(&mut idle, b"ok")?;
         let record = observer.requests(server.port, 1)?[0];
-        let expected = if turn == 0 { ARRIVAL_UNKNOWN } else { 0 };
+        let expected = if turn == 0 && inside { ARRIVAL_UNKNOWN } else { 0 };
         ensure!(record.flags == expected && record.status == 200, "{record:?}");
     }
     // One in the middle of an answer is counted, and followed from the next request on too.
+    loaded.store(true, Ordering::Release);
     read_until(&mut streaming, b"0\r\n\r\n")?;
     let found = observer.undecoded(server.port)?;
     ensure!(found == ["mid_stream"], "{found:?}");
