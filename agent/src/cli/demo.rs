@@ -17,12 +17,12 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep},
 };
 
-use super::{OK, start_logging};
+use super::{BAD_USAGE, OK, start_logging};
 use crate::{
     clock::{Anchor, monotonic_ns},
     config::Config,
     demo::{
-        self, Running, Workload,
+        self, DemoError, Running, Workload,
         report::{Run, Seconds},
         truth::{Counters, Endpoint},
     },
@@ -68,8 +68,11 @@ pub(super) struct Demo {
 
 /// Runs to the end of `--duration`, or to SIGINT or SIGTERM, and prints what was seen until then.
 pub(super) fn main(flags: &Demo) -> Result<u8> {
-    if !(1..=LONGEST).contains(&flags.duration.as_secs()) {
-        bail!("--duration {:?}: must be 1s to 30m, which is what the heatmaps keep", flags.duration);
+    let options =
+        demo::Options { folder: flags.dir.clone(), period: flags.period, rate: flags.rate, seed: flags.seed, program: None };
+    if let Err(error) = check(flags.duration).and_then(|()| options.check()) {
+        eprintln!("tailcomb: {error}");
+        return Ok(BAD_USAGE);
     }
     let config = Config { listen: flags.listen, log_level: "warn".to_owned(), ..Config::default() };
     start_logging(&config);
@@ -79,22 +82,27 @@ pub(super) fn main(flags: &Demo) -> Result<u8> {
     let server = runtime.block_on(Server::bind(config.listen))?;
     println!("Preparing: a server on the loopback address, its index on the disk, and how much the disk takes at once ...");
     // Blocking, and outside of the runtime: a Ctrl-C here ends this process at once, and its children with it.
-    let workload = Workload::start(&demo::Options {
-        folder: flags.dir.clone(),
-        period: flags.period,
-        rate: flags.rate,
-        seed: flags.seed,
-        program: None,
-    })?;
+    let workload = Workload::start(&options)?;
     let run = runtime.block_on(measure(flags, config, server, workload))?;
     print!("\n{}", run.text(&Style::of_stdout()));
     Ok(OK)
 }
 
+fn check(duration: Duration) -> Result<(), DemoError> {
+    if (1..=LONGEST).contains(&duration.as_secs()) {
+        return Ok(());
+    }
+    Err(DemoError::Setting {
+        name: "duration",
+        value: format!("{duration:?}"),
+        range: "1s to 30m, which is what the heatmaps keep",
+    })
+}
+
 /// Loads the probes once before anything is written to the disk, so that what is missing is said first.
 fn ask_the_kernel() -> Result<()> {
     let loaded = loader::load(&loader::Options::default())?;
-    for verdict in loaded.verdicts.iter().filter(|verdict| verdict.required && !verdict.attached) {
+    if let Some(verdict) = loaded.verdicts.iter().find(|verdict| verdict.required && !verdict.attached) {
         let (reason, remedy) = verdict.missing().unwrap_or(("it was taken off", "see `tailcomb check`"));
         bail!("the demo needs the probe {}, which does not work here: {reason}; {remedy}", verdict.probe);
     }

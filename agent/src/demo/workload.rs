@@ -35,6 +35,26 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// Are rate and period within their ranges?
+    ///
+    /// # Errors
+    /// [`DemoError::Setting`] with the first that is not.
+    pub fn check(&self) -> Result<(), DemoError> {
+        if !(0.1..=1_000.0).contains(&self.rate) {
+            return Err(DemoError::Setting {
+                name: "rate",
+                value: self.rate.to_string(),
+                range: "0.1 to 1000 requests a second",
+            });
+        }
+        if !(Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&self.period) {
+            return Err(DemoError::Setting { name: "period", value: format!("{:?}", self.period), range: "1s to 1h" });
+        }
+        Ok(())
+    }
+}
+
 /// Why the demo can't run.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
@@ -104,7 +124,7 @@ impl Workload {
     /// # Errors
     /// [`DemoError`]; nothing is left behind.
     pub fn start(options: &Options) -> Result<Running, DemoError> {
-        check(options)?;
+        options.check()?;
         let place = place::choose(options.folder.as_deref())?;
         let program = match &options.program {
             Some(program) => program.clone(),
@@ -184,14 +204,4 @@ impl Running {
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn check(options: &Options) -> Result<(), DemoError> {
-    if !(0.1..=1_000.0).contains(&options.rate) {
-        return Err(DemoError::Setting { name: "rate", value: options.rate.to_string(), range: "0.1 to 1000 requests a second" });
-    }
-    if !(Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&options.period) {
-        return Err(DemoError::Setting { name: "period", value: format!("{:?}", options.period), range: "1s to 1h" });
-    }
-    Ok(())
 }
