@@ -67,8 +67,8 @@ fn build(toolchain: &Toolchain, root: &Path, target_dir: &Path) -> PathBuf {
     }
     let mut cargo = toolchain.cargo("build", root, target_dir, &arch);
     cargo.arg("--quiet");
-    // eBPF diagnostics belong in debug builds only: they cost instructions and a ring buffer.
-    if env::var("PROFILE").is_ok_and(|profile| profile == "debug") && env::var_os("CARGO_FEATURE_EBPF_LOG").is_some() {
+    // eBPF diagnostics belong in builds of the dev profile only: they cost instructions and a ring buffer.
+    if env::var("OPT_LEVEL").is_ok_and(|level| level == "0") {
         cargo.args(["--features", "log"]);
     }
     let output = cargo.output().unwrap_or_else(|error| panic!("running {cargo:?}: {error}"));

@@ -9,9 +9,18 @@ static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(REASONS.len() as u
 /// One more lost sample of the reason at `position`.
 #[inline(always)]
 pub(crate) fn count(position: u32) {
+    #[cfg(feature = "log")]
+    diagnose(position);
     if let Some(counter) = LOST.get_ptr_mut(position) {
         // SAFETY: the value belongs to this CPU, and programs do not preempt one another in the middle of an addition
         // often enough to matter: at worst one lost sample is counted once instead of twice.
         unsafe { *counter += 1 };
     }
+}
+
+/// Says so in the agent's log. Not inlined: the text and its framing are verified apart from the caller.
+#[cfg(feature = "log")]
+#[inline(never)]
+fn diagnose(position: u32) {
+    aya_log_ebpf::debug!((), "lost a sample, reason {}", position);
 }

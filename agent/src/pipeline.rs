@@ -5,10 +5,12 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
+use aya_log::EbpfLogger;
+use log::Log;
 use tailcomb_common::lost::{REASONS, SOCKET_MAP_FULL};
 
 use crate::{
@@ -28,6 +30,7 @@ use crate::{
         loader::{self, LoadError, Loaded, Options},
         lost,
         run_time::RunTimes,
+        skipped,
         socket::{self, SocketError, SocketProbe, TargetMaps},
         table::PROBES,
     },
@@ -67,6 +70,8 @@ pub struct Pipeline {
     devices: Devices,
     run_times: Option<RunTimes>,
     guard: Guard,
+    /// Diagnostics of the programs; only an object of the dev profile has any.
+    diagnostics: Option<EbpfLogger<&'static dyn Log>>,
 }
 
 impl Pipeline {
@@ -81,10 +86,13 @@ impl Pipeline {
             map_entries: BTreeMap::from([(socket::RECORDS, config.ring_buffer_mib << 20)]),
         };
         let mut loaded = loader::load(&options)?;
-        self_test(&mut loaded, &config.state_dir);
+        if let Some(found) = self_test(&mut loaded, &config.state_dir) {
+            tracing::info!(found, "self-test of the block probe on a read of our own");
+        }
         let socket = if loaded.is_attached("socket") { open_socket(&mut loaded) } else { None };
         let block = loaded.is_attached("block").then(BlockReader::new);
         store.lock().set_probes(loaded.verdicts.clone());
+        let diagnostics = EbpfLogger::init(&mut loaded.ebpf).ok();
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let mut pipeline = Self {
             store,
@@ -97,6 +105,7 @@ impl Pipeline {
             devices: Devices::new(),
             run_times: Some(RunTimes::new(Instant::now())),
             guard: Guard::new(config.max_overhead, cpus),
+            diagnostics,
         };
         pipeline.scan();
         for target in pipeline.scanner.unmatched() {
@@ -130,12 +139,12 @@ impl Pipeline {
 
     /// Everything that is done once a second.
     pub fn tick(&mut self, now: Instant) {
+        if let Some(diagnostics) = &mut self.diagnostics {
+            diagnostics.flush();
+        }
         self.scan();
         self.read_block();
-        match lost::read(&self.loaded.ebpf) {
-            Ok(totals) => self.store.lock().set_kernel_lost(&totals),
-            Err(error) => tracing::warn!(%error, "the kernel's loss counters could not be read this time"),
-        }
+        self.read_lost();
         self.watch_overhead(now);
         self.store.lock().tick(Anchor::now());
     }
@@ -190,6 +199,18 @@ impl Pipeline {
         }
     }
 
+    /// Reads what the kernel half lost.
+    fn read_lost(&self) {
+        let mut store = self.store.lock();
+        match lost::read(&self.loaded.ebpf) {
+            Ok(totals) => store.set_kernel_lost(&totals),
+            Err(error) => tracing::warn!(%error, "the kernel's loss counters could not be read this time"),
+        }
+        for (probe, runs) in skipped::read(&self.loaded.ebpf) {
+            store.set_lost((probe, skipped::REASON), runs);
+        }
+    }
+
     /// Samples the probes' run time and gives a probe up where they take too much.
     fn watch_overhead(&mut self, now: Instant) {
         let Some(run_times) = &mut self.run_times else { return };
@@ -241,24 +262,27 @@ impl Pipeline {
     }
 }
 
-/// Proves the `block` probe on a read of our own; one that sees something else is taken off.
-pub fn self_test(loaded: &mut Loaded, state_dir: &std::path::Path) {
+/// Proves the `block` probe on a read of our own; one that sees something else is taken off. What was found, in words; `None`
+/// where the probe is not attached.
+pub fn self_test(loaded: &mut Loaded, state_dir: &Path) -> Option<String> {
     if !loaded.is_attached("block") {
-        return;
+        return None;
     }
-    let folders = self_test_folders(state_dir);
-    match selftest::run(&mut loaded.ebpf, &folders) {
-        Ok(selftest::Outcome::Passed { compared }) => tracing::info!(compared, "the block probe saw our own read"),
-        Ok(selftest::Outcome::NotApplicable { reason }) => {
-            tracing::info!(reason, "the block probe could not be proved on a read of our own")
-        }
-        Ok(selftest::Outcome::Failed { seen }) => loaded.detach("block", &format!("the start-up self-test failed: {seen}")),
-        Err(error) => loaded.detach("block", &format!("the start-up self-test failed: {error}")),
-    }
+    let failed = |loaded: &mut Loaded, why: String| {
+        let found = format!("failed: {why}");
+        loaded.detach("block", &format!("the start-up self-test {found}"));
+        found
+    };
+    Some(match selftest::run(&mut loaded.ebpf, &self_test_folders(state_dir)) {
+        Ok(selftest::Outcome::Passed { compared }) => format!("passed: {compared}"),
+        Ok(selftest::Outcome::NotApplicable { reason }) => format!("not applicable: {reason}"),
+        Ok(selftest::Outcome::Failed { seen }) => failed(loaded, seen),
+        Err(error) => failed(loaded, error.to_string()),
+    })
 }
 
 /// Where the self-test may write: the state folder first, then others that often lie on a disk.
-fn self_test_folders(state_dir: &std::path::Path) -> Vec<PathBuf> {
+fn self_test_folders(state_dir: &Path) -> Vec<PathBuf> {
     let mut folders = vec![state_dir.to_owned()];
     folders.extend(["/var/lib", "/var/tmp"].map(PathBuf::from));
     folders

@@ -6,6 +6,8 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::{FAILED, OK};
+use crate::config::Config;
+use crate::pipeline::self_test;
 use crate::probes::{
     loader::{self, LoadError, Options},
     table::PROBES,
@@ -14,31 +16,38 @@ use crate::probes::{
 
 /// Loads, attaches, self-tests, prints, and takes everything off again.
 pub(super) fn main(strict: bool, json: bool) -> Result<u8> {
-    let outcome = loader::load(&Options::default()).map(|loaded| loaded.verdicts);
+    let mut proof = None;
+    let outcome = loader::load(&Options::default()).map(|mut loaded| {
+        proof = self_test(&mut loaded, &Config::default().state_dir);
+        loaded.verdicts
+    });
     let missing = outcome.as_ref().map_or(true, |verdicts| verdicts.iter().any(|verdict| verdict.required && !verdict.attached));
     if json {
-        println!("{:#}", as_json(&outcome));
+        println!("{:#}", as_json(&outcome, proof.as_deref()));
     } else {
-        print!("{}", as_text(&outcome));
+        print!("{}", as_text(&outcome, proof.as_deref()));
     }
     Ok(if outcome.is_err() || (strict && missing) { FAILED } else { OK })
 }
 
-fn as_json(outcome: &Result<Vec<ProbeVerdict>, LoadError>) -> serde_json::Value {
+fn as_json(outcome: &Result<Vec<ProbeVerdict>, LoadError>, proof: Option<&str>) -> serde_json::Value {
     let kernel = kernel_release();
     match outcome {
-        Ok(verdicts) => json!({ "kernel": kernel, "probes": verdicts }),
+        Ok(verdicts) => json!({ "kernel": kernel, "probes": verdicts, "block_self_test": proof }),
         Err(error) => json!({ "kernel": kernel, "probes": [], "error": error.to_string() }),
     }
 }
 
-fn as_text(outcome: &Result<Vec<ProbeVerdict>, LoadError>) -> String {
+fn as_text(outcome: &Result<Vec<ProbeVerdict>, LoadError>, proof: Option<&str>) -> String {
     let mut text = format!("kernel {}\n", kernel_release());
     match outcome {
         Err(error) => {
             let _ = writeln!(text, "no probe can be loaded: {error}");
         }
         Ok(verdicts) => verdicts.iter().for_each(|verdict| probe_text(&mut text, verdict)),
+    }
+    if let Some(proof) = proof {
+        let _ = writeln!(text, "\nself-test of block on a read of our own: {proof}");
     }
     text
 }
@@ -102,15 +111,15 @@ mod tests {
     #[test]
     fn a_missing_program_shows_cause_and_remedy() {
         let broken = Verdict::Unsupported { reason: "no such tracepoint".to_owned(), remedy: "a newer kernel".to_owned() };
-        let text = as_text(&Ok(verdict(broken)));
+        let text = as_text(&Ok(verdict(broken)), None);
         assert!(text.contains("block (required): does not work"), "{text}");
         assert!(text.contains("why:    no such tracepoint\n      remedy: a newer kernel"), "{text}");
-        assert!(as_text(&Ok(verdict(Verdict::Ok))).contains("block (required): works"));
+        assert!(as_text(&Ok(verdict(Verdict::Ok)), None).contains("block (required): works"));
     }
 
     #[test]
     fn json_has_a_flat_status_for_each_program() {
-        let json = as_json(&Ok(verdict(Verdict::Ok)));
+        let json = as_json(&Ok(verdict(Verdict::Ok)), None);
         assert_eq!(json["probes"][0]["programs"][0]["status"], "ok");
         assert_eq!(json["probes"][0]["programs"][1]["status"], "not_applicable");
         assert_eq!(json["probes"][0]["attached"], true);

@@ -173,7 +173,7 @@ pub const BLOCK_SUBMIT_WAIT: Metric = histogram(
     "seconds",
     OPERATION,
     "block",
-    "Disk requests, from the submission of their first bio to the allocation of the request (waiting for a tag, for throttling)",
+    "Disk requests, from the submission of their first bio to the allocation of the request (waiting for a tag or writeback throttling; not the time under io.max)",
 );
 /// Disk: in the queue.
 pub const BLOCK_QUEUE: Metric = histogram(

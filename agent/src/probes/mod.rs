@@ -8,6 +8,7 @@ pub mod loader;
 pub mod lost;
 pub mod resolve;
 pub mod run_time;
+pub mod skipped;
 pub mod socket;
 pub mod table;
 pub mod verdict;
