@@ -70,6 +70,9 @@ pub struct Pipeline {
     devices: Devices,
     run_times: Option<RunTimes>,
     guard: Guard,
+    /// What was counted as lost while the probes were being attached, one program after another: their samples are not lost,
+    /// they began before there was a probe.
+    lost_before: [u64; REASONS.len()],
     /// Diagnostics of the programs; only an object of the dev profile has any.
     diagnostics: Option<EbpfLogger<&'static dyn Log>>,
 }
@@ -92,6 +95,7 @@ impl Pipeline {
         let socket = if loaded.is_attached("socket") { open_socket(&mut loaded) } else { None };
         let block = loaded.is_attached("block").then(BlockReader::new);
         store.lock().set_probes(loaded.verdicts.clone());
+        let lost_before = lost::read(&loaded.ebpf).unwrap_or_default();
         let diagnostics = EbpfLogger::init(&mut loaded.ebpf).ok();
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let mut pipeline = Self {
@@ -105,6 +109,7 @@ impl Pipeline {
             devices: Devices::new(),
             run_times: Some(RunTimes::new(Instant::now())),
             guard: Guard::new(config.max_overhead, cpus),
+            lost_before,
             diagnostics,
         };
         pipeline.scan();
@@ -203,7 +208,10 @@ impl Pipeline {
     fn read_lost(&self) {
         let mut store = self.store.lock();
         match lost::read(&self.loaded.ebpf) {
-            Ok(totals) => store.set_kernel_lost(&totals),
+            Ok(mut totals) => {
+                totals.iter_mut().zip(&self.lost_before).for_each(|(total, before)| *total = total.saturating_sub(*before));
+                store.set_kernel_lost(&totals);
+            }
             Err(error) => tracing::warn!(%error, "the kernel's loss counters could not be read this time"),
         }
         for (probe, runs) in skipped::read(&self.loaded.ebpf) {

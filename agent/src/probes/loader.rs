@@ -136,12 +136,32 @@ fn load_maps(bytes: &[u8], resolved: &Resolved, options: &Options) -> Result<Ebp
     Ok(ebpf)
 }
 
+/// Verifying takes the kernel a second, attaching a moment: so all programs of a probe are loaded before the first is attached,
+/// and hardly anything is seen by half a probe.
 fn attach_probe(ebpf: &mut Ebpf, btf: &Btf, probe: &'static Probe, resolved: &Resolved) -> ProbeVerdict {
-    let mut programs: Vec<ProgramVerdict> = Vec::with_capacity(probe.programs.len());
-    for program in probe.programs {
-        let verdict = resolved.verdicts.get(program.name).cloned().unwrap_or_else(|| attach(ebpf, btf, program));
-        programs.push(ProgramVerdict { program: program.name, hooks: hooks(&program.attach), core: program.core, verdict });
+    let mut failed: BTreeMap<&str, Verdict> = BTreeMap::new();
+    for step in [load_program as Step, attach_program] {
+        for program in probe.programs {
+            if resolved.verdicts.contains_key(program.name) || failed.contains_key(program.name) {
+                continue;
+            }
+            if let Err(verdict) = take(ebpf, btf, program, step) {
+                unload(ebpf, program);
+                failed.insert(program.name, verdict);
+            }
+        }
     }
+    let verdict = |name| resolved.verdicts.get(name).or_else(|| failed.get(name)).cloned().unwrap_or(Verdict::Ok);
+    let programs: Vec<ProgramVerdict> = probe
+        .programs
+        .iter()
+        .map(|program| ProgramVerdict {
+            program: program.name,
+            hooks: hooks(&program.attach),
+            core: program.core,
+            verdict: verdict(program.name),
+        })
+        .collect();
     let attached = !programs.iter().any(|program| program.core && program.verdict.is_missing());
     if !attached {
         for program in probe.programs {
@@ -151,34 +171,31 @@ fn attach_probe(ebpf: &mut Ebpf, btf: &Btf, probe: &'static Probe, resolved: &Re
     ProbeVerdict { probe: probe.name, required: probe.required, attached, programs }
 }
 
-fn attach(ebpf: &mut Ebpf, btf: &Btf, program: &Program) -> Verdict {
-    let Some(loaded) = ebpf.program_mut(program.name) else {
-        return Verdict::Broken {
-            reason: format!("the eBPF object has no program {}", program.name),
-            remedy: "build the agent and the object from one checkout".to_owned(),
-        };
-    };
-    match try_attach(loaded, btf, program.attach) {
-        Ok(()) => Verdict::Ok,
-        Err(error) => {
-            unload(ebpf, program);
-            explain(&error)
-        }
+/// One step of a program's way into the kernel.
+type Step = fn(&mut AyaProgram, &Btf, Attach) -> Result<(), ProgramError>;
+
+fn take(ebpf: &mut Ebpf, btf: &Btf, program: &Program, step: Step) -> Result<(), Verdict> {
+    let found = ebpf.program_mut(program.name).ok_or_else(|| Verdict::Broken {
+        reason: format!("the eBPF object has no program {}", program.name),
+        remedy: "build the agent and the object from one checkout".to_owned(),
+    })?;
+    step(found, btf, program.attach).map_err(|error| explain(&error))
+}
+
+fn load_program(program: &mut AyaProgram, btf: &Btf, attach: Attach) -> Result<(), ProgramError> {
+    match (program, attach) {
+        (AyaProgram::BtfTracePoint(program), Attach::Btf(name)) => program.load(name, btf),
+        (AyaProgram::RawTracePoint(program), Attach::Raw(_) | Attach::NewerRaw(_)) => program.load(),
+        (AyaProgram::TracePoint(program), Attach::Classic(_)) => program.load(),
+        _ => Err(ProgramError::UnexpectedProgramType),
     }
 }
 
-fn try_attach(program: &mut AyaProgram, btf: &Btf, attach: Attach) -> Result<(), ProgramError> {
+fn attach_program(program: &mut AyaProgram, _: &Btf, attach: Attach) -> Result<(), ProgramError> {
     match (program, attach) {
-        (AyaProgram::BtfTracePoint(program), Attach::Btf(name)) => {
-            program.load(name, btf)?;
-            program.attach().map(drop)
-        }
-        (AyaProgram::RawTracePoint(program), Attach::Raw(name) | Attach::NewerRaw(name)) => {
-            program.load()?;
-            program.attach(name).map(drop)
-        }
+        (AyaProgram::BtfTracePoint(program), Attach::Btf(_)) => program.attach().map(drop),
+        (AyaProgram::RawTracePoint(program), Attach::Raw(name) | Attach::NewerRaw(name)) => program.attach(name).map(drop),
         (AyaProgram::TracePoint(program), Attach::Classic(points)) => {
-            program.load()?;
             points.iter().try_for_each(|(category, name)| program.attach(category, name).map(drop))
         }
         _ => Err(ProgramError::UnexpectedProgramType),
