@@ -12,7 +12,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Semaphore, watch},
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_io_timeout::TimeoutStream;
 
@@ -20,6 +20,9 @@ use tokio_io_timeout::TimeoutStream;
 const HEAD_BYTES: usize = 16 << 10;
 /// Lines of a request's head.
 const HEAD_LINES: usize = 64;
+/// How long after the end a request may still be taken in that was sent before it: this process may have been busy ending
+/// other things, and the kernel has it.
+const LAST_ASKED: Duration = Duration::from_millis(50);
 /// A pause when no connection can be taken (no file descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -104,31 +107,32 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
     })
 }
 
-/// Serves until `end` completes, then takes no further connection, lets the answers that are being made be read, and returns
-/// within `limits.end`.
+/// Serves until `end` completes, then takes no further connection but those that wait already, lets what was asked be answered
+/// and read, and returns within `limits.end`.
 pub async fn serve(listener: TcpListener, router: Router, limits: Limits, end: impl Future<Output = ()>) {
     let places = Arc::new(Semaphore::new(limits.connections));
     let (closing, _) = watch::channel(false);
     let mut connections = JoinSet::new();
+    let accept = || async {
+        let place = Arc::clone(&places).acquire_owned().await;
+        (place, listener.accept().await)
+    };
+    let serve_one = |connections: &mut JoinSet<()>, (place, stream)| {
+        let connection = connection(stream, router.clone(), limits, closing.subscribe());
+        connections.spawn(async move {
+            let _place = place;
+            connection.await;
+        });
+    };
     let mut end = pin!(end);
     loop {
-        let accepted = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (place, listener.accept().await)
-        };
         let (place, accepted) = tokio::select! {
             biased;
             () = &mut end => break,
-            accepted = accepted => accepted,
+            accepted = accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => {
-                let connection = connection(stream, router.clone(), limits, closing.subscribe());
-                connections.spawn(async move {
-                    let _place = place;
-                    connection.await;
-                });
-            }
+            Ok((stream, _)) => serve_one(&mut connections, (place, stream)),
             Err(error) => {
                 tracing::warn!(%error, "no connection could be taken");
                 sleep(ACCEPT_PAUSE).await;
@@ -136,10 +140,22 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, end: i
         }
         while connections.try_join_next().is_some() {}
     }
+    let begun = Instant::now();
+    let mut last_asked = pin!(sleep(LAST_ASKED));
+    // Bounded: those who come all the time don't put the end off.
+    for _ in 0..limits.connections {
+        tokio::select! {
+            biased;
+            (place, accepted) = accept() => if let Ok((stream, _)) = accepted {
+                serve_one(&mut connections, (place, stream));
+            },
+            () = &mut last_asked => break,
+        }
+    }
     drop(listener);
     closing.send_replace(true);
     let all_ended = async { while connections.join_next().await.is_some() {} };
-    if timeout(limits.end, all_ended).await.is_err() {
+    if timeout(limits.end.saturating_sub(begun.elapsed()), all_ended).await.is_err() {
         tracing::warn!("some clients did not read their answers in time");
     }
 }
@@ -154,7 +170,10 @@ async fn connection(stream: TcpStream, router: Router, limits: Limits, mut closi
     tokio::select! {
         // What goes wrong with one client concerns only that client.
         _ = connection.as_mut() => return,
-        _ = closing.wait_for(|closing| *closing) => {}
+        () = async {
+            let _ = closing.wait_for(|closing| *closing).await;
+            sleep(LAST_ASKED).await;
+        } => {}
         () = sleep(limits.age) => {}
     }
     connection.as_mut().graceful_shutdown();
