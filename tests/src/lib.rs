@@ -2,5 +2,6 @@
 
 pub mod agent;
 pub mod case;
+pub mod child;
 pub mod disk;
 pub mod http;

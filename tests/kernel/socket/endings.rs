@@ -8,11 +8,12 @@ use tailcomb::probes::{loader::Options, socket::RECORDS};
 use tailcomb_common::socket::{ABORTED, ARRIVAL_UNKNOWN, RequestRecord};
 use tailcomb_tests::{
     case::{Case, Need},
+    child::ServerProcess,
     http::{Server, Step, chunk, now_ns, read_until, write},
 };
 
 use super::{
-    observer::{Observer, ServerProcess, observe, start, within},
+    observer::{Observer, observe, start, within},
     streams::SSE_HEAD,
 };
 

@@ -2,8 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    io::{BufRead, BufReader, Write},
-    process::{Child, Command, Stdio},
     sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -22,7 +20,10 @@ use tailcomb_common::{
     lost::REASONS,
     socket::{RequestRecord, UNDECODED_REASONS},
 };
-use tailcomb_tests::http::{Server, Step, chunk, now_ns, write};
+use tailcomb_tests::{
+    child,
+    http::{Server, Step, chunk, write},
+};
 
 /// The probe, and what it has told so far.
 pub(super) struct Observer {
@@ -164,58 +165,19 @@ pub(super) fn lasts(what: &str, ns: u64, from: (u64, u64), to: (u64, u64)) -> Re
     within(what, ns, (to.0.saturating_sub(from.1), to.1.saturating_sub(from.0)))
 }
 
-const SERVE: &str = "TAILCOMB_TEST_SERVE_HTTP";
-
-/// Is this process meant to be a server for a case? Then it serves until it is killed.
-pub(crate) fn serve_if_told() -> Result<()> {
-    let Some(port) = std::env::var_os(SERVE) else { return Ok(()) };
-    let port: u16 = port.to_string_lossy().parse()?;
-    let server = Server::on(port, |path| match path {
+/// What the server of a case in a process of its own does.
+fn script(path: &str) -> Vec<Step> {
+    match path {
         "/stream" => vec![
             write("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"),
             write(&chunk("data: 1\n\n")),
             Step::Wait(60_000),
         ],
         _ => vec![Step::Wait(20), write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")],
-    })?;
-    println!("{}", server.port);
-    std::io::stdout().flush()?;
-    loop {
-        thread::park();
     }
 }
 
-/// A server in a process of its own.
-pub(super) struct ServerProcess {
-    child: Child,
-    pub(super) port: u16,
-}
-
-impl ServerProcess {
-    /// Starts it on a port; 0 = any.
-    pub(super) fn start(port: u16) -> Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?).env(SERVE, port.to_string()).stdout(Stdio::piped()).spawn()?;
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().context("its output")?).read_line(&mut line)?;
-        Ok(Self { child, port: line.trim().parse().with_context(|| format!("its port: {line:?}"))? })
-    }
-
-    pub(super) fn id(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Kills it, and returns when that began and when it was dead.
-    pub(super) fn kill(&mut self) -> Result<(u64, u64)> {
-        let begin = now_ns()?;
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok((begin, now_ns()?))
-    }
-}
-
-impl Drop for ServerProcess {
-    fn drop(&mut self) {
-        // Dead already is as good.
-        let _ = self.kill();
-    }
+/// Is this process meant to be that server? Then it serves until it is killed.
+pub(crate) fn serve_if_told() -> Result<()> {
+    child::serve_if_told(script)
 }
