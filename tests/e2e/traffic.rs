@@ -105,6 +105,12 @@ impl Scrape {
         Ok(Self(text))
     }
 
+    /// It without comments and buckets, for messages.
+    pub(crate) fn shown(&self) -> String {
+        let lines = self.0.lines().filter(|line| !line.starts_with('#') && !line.contains("le=\""));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
     /// Values of one sample name by labels, of the series that have all of `labels`.
     pub(crate) fn series(&self, name: &str, labels: &[(&str, &str)]) -> BTreeMap<String, f64> {
         let wanted: Vec<String> = labels.iter().map(|(name, value)| format!("{name}=\"{value}\"")).collect();
@@ -136,7 +142,7 @@ pub(crate) fn until(
         if found(&scrape) {
             return Ok((scrape, passed));
         }
-        ensure!(passed < patience, "{what}: not within {patience:?}:\n{}", scrape.0);
+        ensure!(passed < patience, "{what}: not within {patience:?}:\n{}", scrape.shown());
         thread::sleep(Duration::from_millis(10));
     }
 }
