@@ -181,7 +181,7 @@ impl Pipeline {
             // Known from now on, also when it has died before its first request is read.
             self.workloads.resolve(*tgid, now, now);
         }
-        for error in apply(targets, &changes) {
+        for error in apply(targets, &changes, &self.scanner) {
             tracing::warn!(%error, "a target could not be told to the kernel");
             self.store.lock().add_lost(REASONS[SOCKET_MAP_FULL as usize], 1);
         }
@@ -297,13 +297,16 @@ fn self_test_folders(state_dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Tells the kernel's maps; what ended goes first, to make room. Returns what the kernel refused.
-fn apply(targets: &mut TargetMaps, changes: &Changes) -> Vec<SocketError> {
+fn apply(targets: &mut TargetMaps, changes: &Changes, scanner: &Scanner) -> Vec<SocketError> {
     let mut refused = Vec::new();
     let mut note = |result: Result<(), SocketError>| refused.extend(result.err());
     changes.removed_processes.iter().for_each(|tgid| note(targets.remove_process(*tgid)));
     changes.removed_ports.iter().for_each(|port| note(targets.remove_port(*port)));
     changes.added_ports.iter().for_each(|port| note(targets.add_port(port.port, port.claims)));
-    changes.added_processes.iter().for_each(|tgid| note(targets.add_process(*tgid)));
+    for tgid in &changes.added_processes {
+        let every_port = scanner.member(*tgid).is_some_and(|member| member.every_port);
+        note(targets.add_process(*tgid, every_port));
+    }
     refused
 }
 

@@ -19,7 +19,7 @@ use tailcomb_tests::{
 use crate::{
     prometheus::{Histograms, Prometheus},
     served::bucket_of,
-    traffic::{CHUNKED, FIRST_EVENT, STREAM, UNARY, ask, connect, load, script, until},
+    traffic::{CHUNKED, FIRST_EVENT, QUICK, STREAM, UNARY, ask, connect, load, script, until},
 };
 
 pub(crate) const CASES: &[Case] = &[
@@ -29,6 +29,7 @@ pub(crate) const CASES: &[Case] = &[
         run: prometheus_has_what_was_done,
     },
     Case { name: "whole_heatmaps_and_slow_show_what_was_done", needs: &[Need::Kernel, Need::Loop], run: heatmaps_and_slow },
+    Case { name: "whole_a_port_target_is_that_port_alone", needs: &[Need::Kernel], run: port_alone },
     Case { name: "r03_published_within_a_second_of_its_end", needs: &[Need::Kernel], run: published_within_a_second },
 ];
 
@@ -220,5 +221,21 @@ fn published_within_a_second() -> Result<()> {
     // The pauses between are in no request: 4.4 s would be.
     let expected = truth as f64 / 1e9;
     ensure!(sum.is_some_and(|sum| sum >= 1.0 && (sum - expected).abs() < 0.05), "{sum:?} s instead of {expected}");
+    Ok(())
+}
+
+/// This process listens on three ports, one of them later, and the agent, its child, on one: only the first is a target.
+fn port_alone() -> Result<()> {
+    let (asked_for, other) = (Server::start(script)?, Server::start(script)?);
+    let agent = Agent::start(&["--target", &format!("port:{}", asked_for.port)])?;
+    let later = Server::start(script)?;
+    let count = format!("{HTTP}_count");
+    for server in [&later, &other, &asked_for] {
+        load(server.port, QUICK, 2, 10)?;
+    }
+    until(&agent, Duration::from_secs(3), "the requests", |scrape| scrape.sum(&count, &[]) >= Some(20.0))?;
+    thread::sleep(Duration::from_millis(1_200));
+    let (scrape, _) = until(&agent, Duration::ZERO, "the requests", |_| true)?;
+    ensure!(scrape.sum(&count, &[]) == Some(20.0), "more than the 20 of that port:\n{}", scrape.shown());
     Ok(())
 }

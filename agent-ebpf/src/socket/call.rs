@@ -14,8 +14,8 @@ use super::{
     arrival, marks,
     scan::{self, socket_load},
     state::{
-        CONNECTION_NEW, CONNECTIONS, Connection, FOLLOWED, IGNORED, PORTS, REQUESTS, RESPONSES, SOCKET_ALL, WAITING, connection,
-        is_target, scan as scan_of,
+        CONNECTION_NEW, CONNECTIONS, Connection, FOLLOWED, IGNORED, PORTS, PORTS_ONLY, REQUESTS, RESPONSES, SOCKET_ALL, WAITING,
+        connection, is_target, measured, scan as scan_of,
     },
 };
 use crate::{kernel, lost};
@@ -168,13 +168,13 @@ pub(super) fn moved(direction: u64, sk: u64, bytes: u64, find: impl FnOnce() -> 
 }
 
 /// A socket that is not known, used by a target: a connection older than the probe, or one of the target as a client. The
-/// first is followed as soon as a request begins; the second never begins one.
+/// first is followed as soon as a request begins, also on a port that user space could not find; the second never begins one.
 #[inline(always)]
 fn adopt(sk: u64, direction: u64) -> Option<&'static mut Connection> {
     let port = local_port(sk);
     let listening = PORTS.get_ptr(port).is_some();
     let begins = direction == REQUESTS && begins_request();
-    if !begins && !listening {
+    if !listening && (!begins || measured((bpf_get_current_pid_tgid() >> 32) as u32) == Some(PORTS_ONLY)) {
         return None;
     }
     // SAFETY: a helper without arguments.

@@ -10,7 +10,7 @@ use tailcomb_common::lost::SOCKET_MAP_FULL;
 
 use super::{
     call, marks,
-    state::{CLAIMS, CONNECTIONS, IGNORED, PORTS, TGIDS, connection},
+    state::{CLAIMS, CONNECTIONS, IGNORED, PORTS, PORTS_ONLY, TGIDS, connection, measured},
 };
 use crate::{kernel, lost};
 
@@ -72,15 +72,15 @@ fn listen(port: u32) {
     // SAFETY: the value is one word.
     let value = PORTS.get_ptr(port).map(|value| unsafe { *value });
     if value == Some(CLAIMS) {
-        target(tgid);
-    } else if port != 0 && value.is_none() && TGIDS.get_ptr(tgid).is_some() && PORTS.insert(port, 0, 0).is_err() {
+        target(tgid, PORTS_ONLY);
+    } else if port != 0 && value.is_none() && measured(tgid) == Some(0) && PORTS.insert(port, 0, 0).is_err() {
         lost::count(SOCKET_MAP_FULL);
     }
 }
 
 #[inline(always)]
-fn target(tgid: u32) {
-    if TGIDS.get_ptr(tgid).is_none() && TGIDS.insert(tgid, 0, 0).is_err() {
+fn target(tgid: u32, value: u32) {
+    if TGIDS.get_ptr(tgid).is_none() && TGIDS.insert(tgid, value, 0).is_err() {
         lost::count(SOCKET_MAP_FULL);
     }
 }
@@ -101,15 +101,15 @@ fn tcp_destroy_sock(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// The child process of a target is one.
+/// The child process of a target is one, for the same ports.
 #[raw_tracepoint(tracepoint = "sched_process_fork")]
 fn sched_process_fork(ctx: RawTracePointContext) -> i32 {
     let parent = (bpf_get_current_pid_tgid() >> 32) as u32;
-    if TGIDS.get_ptr(parent).is_some()
+    if let Some(value) = measured(parent)
         && let Some(child) = kernel::read::<u32>(ctx.arg(1), &TASK_TGID)
         && child != parent
     {
-        target(child);
+        target(child, value);
     }
     0
 }

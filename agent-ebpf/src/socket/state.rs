@@ -13,9 +13,13 @@ use super::arrival::Arrivals;
 #[unsafe(no_mangle)]
 pub(super) static SOCKET_ALL: Global<u32> = Global::new(0);
 
-/// Processes that are measured. Filled by user space, by fork, and by `listen` on a claimed port.
+/// Processes that are measured; the value is [`PORTS_ONLY`] where only what is in [`PORTS`] is measured of it. Filled by user
+/// space, by fork, and by `listen` on a claimed port.
 #[map]
 pub(super) static TGIDS: HashMap<u32, u32> = HashMap::with_max_entries(16_384, 0);
+
+/// Value in [`TGIDS`]: it is a target for its port alone.
+pub(super) const PORTS_ONLY: u32 = 1;
 
 /// Local TCP ports on which targets listen; the value is [`CLAIMS`] where the port itself is the target.
 #[map]
@@ -149,4 +153,11 @@ pub(super) fn scan(direction: u64) -> Option<&'static mut Scan> {
 #[inline(always)]
 pub(super) fn is_target(tgid: u32) -> bool {
     SOCKET_ALL.load() != 0 || TGIDS.get_ptr(tgid).is_some()
+}
+
+/// The value of a process in [`TGIDS`].
+#[inline(always)]
+pub(super) fn measured(tgid: u32) -> Option<u32> {
+    // SAFETY: the value is one word.
+    TGIDS.get_ptr(tgid).map(|value| unsafe { *value })
 }

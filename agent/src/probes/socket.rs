@@ -20,6 +20,8 @@ const PORTS: &str = "PORTS";
 
 /// Value in the map `PORTS`: who listens there becomes a target.
 const CLAIMS: u32 = 1;
+/// Value in the map `TGIDS`: of that process only what is in `PORTS` is measured.
+const PORTS_ONLY: u32 = 1;
 
 /// The socket of a call.
 const SOCK: &[Need] = &[
@@ -196,12 +198,13 @@ pub struct TargetMaps {
 }
 
 impl TargetMaps {
-    /// Measures a process from now on, and the children it makes.
+    /// Measures a process from now on, and the children it makes: on every port, or on those alone that are added.
     ///
     /// # Errors
     /// [`SocketError::Map`] when the map is full.
-    pub fn add_process(&mut self, tgid: u32) -> Result<(), SocketError> {
-        self.processes.insert(tgid, 0, 0).map_err(|source| SocketError::Map { map: TGIDS, source })
+    pub fn add_process(&mut self, tgid: u32, every_port: bool) -> Result<(), SocketError> {
+        let value = if every_port { 0 } else { PORTS_ONLY };
+        self.processes.insert(tgid, value, 0).map_err(|source| SocketError::Map { map: TGIDS, source })
     }
 
     /// Measures a process no longer; one that is not there is no error.

@@ -158,7 +158,7 @@ fn a_claimed_port_claims() -> Result<()> {
 fn a_full_ring_is_counted() -> Result<()> {
     let options = Options { map_entries: BTreeMap::from([(RECORDS, 4096)]), ..Options::default() };
     let mut observer = Observer::load(&options)?;
-    observer.probe.targets().add_process(std::process::id())?;
+    observer.probe.targets().add_process(std::process::id(), true)?;
     let server = Server::start(|_| vec![write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")])?;
     let mut client = server.connect()?;
     let sent = 100;

@@ -40,7 +40,7 @@ pub(super) fn observe(case: impl FnOnce(&mut Observer) -> Result<()>) -> Result<
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if shared.is_none() {
         let mut observer = Observer::load(&Options::default())?;
-        observer.probe.targets().add_process(std::process::id())?;
+        observer.probe.targets().add_process(std::process::id(), true)?;
         *shared = Some(observer);
     }
     case(shared.as_mut().context("just loaded")?)

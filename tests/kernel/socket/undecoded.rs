@@ -131,7 +131,7 @@ fn connections_older_than_the_probe() -> Result<()> {
     idle.write_all(b"GET / HTTP/1.1\r\n\r\n")?;
     read_until(&mut idle, b"ok")?;
     let mut observer = Observer::load(&Options::default())?;
-    observer.probe.targets().add_process(std::process::id())?;
+    observer.probe.targets().add_process(std::process::id(), true)?;
     observer.probe.targets().add_port(server.port, false)?;
     // Without the hooks inside the calls, a read that was entered before is not seen: of that request only the answer is.
     let inside = observer.uses("sock_recv_length");

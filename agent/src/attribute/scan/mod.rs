@@ -116,7 +116,7 @@ pub struct Member {
     /// The TCP ports it is measured on.
     pub ports: BTreeSet<u16>,
     /// Are all its ports measured, or only those of `port:` targets?
-    every_port: bool,
+    pub every_port: bool,
     /// Listening sockets it holds; `None`: to be looked up.
     sockets: Option<HashSet<u64>>,
 }
