@@ -185,6 +185,7 @@ mod tests {
     fn a_wrong_type_and_broken_syntax_are_refused_with_their_line() {
         assert!(error_of("\nring_buffer_mib = \"big\"\n").starts_with("config file FILE, line 2: "));
         assert!(error_of("listen = \n").starts_with("config file FILE, line 1: "));
+        assert!(error_of("targets = [\"bogus\"]\n").contains("targets: "));
         assert!(error_of("max_overhead = 7.0\n").contains("max_overhead: 7 is not between"));
     }
 

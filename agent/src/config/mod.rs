@@ -10,6 +10,8 @@ use std::{net::SocketAddr, path::PathBuf};
 pub use load::{ConfigError, Overrides, load};
 use serde::{Deserialize, Serialize};
 
+use crate::attribute::{scan::Scanner, targets::parse_all};
+
 use crate::attribute::targets;
 
 /// How log lines look.
@@ -82,6 +84,10 @@ impl Config {
             return Err(("targets", "the list is empty; leave it out for `auto`".to_owned()));
         }
         targets::parse_all(&self.targets).map_err(|error| ("targets", error.to_string()))?;
+        let parsed = parse_all(&self.targets).map_err(|error| ("targets", error.to_string()))?;
+        if let Err(error) = Scanner::new(parsed) {
+            return Err(("targets", error.to_string()));
+        }
         if self.log_level.parse::<tracing_subscriber::EnvFilter>().is_err() {
             return Err(("log_level", format!("`{}` is not a filter; try error, warn, info, debug or trace", self.log_level)));
         }
@@ -137,6 +143,8 @@ mod tests {
         assert_eq!(bad(Config { ring_buffer_mib: 3, ..Config::default() }), "ring_buffer_mib");
         assert_eq!(bad(Config { ring_buffer_mib: 0, ..Config::default() }), "ring_buffer_mib");
         assert_eq!(bad(Config { targets: Vec::new(), ..Config::default() }), "targets");
+        assert_eq!(bad(Config { targets: vec!["prt:1".to_owned()], ..Config::default() }), "targets");
+        assert_eq!(bad(Config { targets: vec!["unix:/run/x.sock".to_owned()], ..Config::default() }), "targets");
         assert_eq!(bad(Config { targets: vec!["prt:80".to_owned()], ..Config::default() }), "targets");
         assert_eq!(bad(Config { log_level: "tailcomb=loud".to_owned(), ..Config::default() }), "log_level");
     }

@@ -134,3 +134,44 @@ fn describe(source: &Source) -> String {
         Source::HasTracepoint(name) => format!("tracepoint {name}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn without_tracefs_a_classic_tracepoint_is_unsupported_and_says_how_to_get_it() {
+        let program = Program {
+            name: "enter",
+            attach: Attach::Classic(&[("syscalls", "sys_enter_read")]),
+            needs: &[],
+            one_of: &[],
+            unless: None,
+            core: true,
+        };
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/btf/one_argument.btf");
+        let layout = Layout::from_file(&fixture).expect("a fixture of the repository");
+        let kernel = Kernel { layout: &layout, tracefs: Err("tracefs is not mounted") };
+        let programs = Box::leak(Box::new([program]));
+        let resolved = resolve(&[Probe { name: "socket", required: true, shows: "", programs }], &kernel);
+        let Some(Verdict::Unsupported { reason, remedy }) = resolved.verdicts.get("enter") else { panic!("{resolved:?}") };
+        assert_eq!(reason, "tracefs is not mounted");
+        assert!(remedy.contains("mount -t tracefs"), "{remedy}");
+    }
+
+    #[test]
+    fn a_missing_field_is_named() {
+        const NEEDS: &[Need] = &[Need { global: "X", source: Source::Field(&["request.no_such_field"]), optional: false }];
+        let program =
+            Program { name: "issue", attach: Attach::Btf("block_rq_issue"), needs: NEEDS, one_of: &[], unless: None, core: true };
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/btf/one_argument.btf");
+        let layout = Layout::from_file(&fixture).expect("a fixture of the repository");
+        let kernel = Kernel { layout: &layout, tracefs: Err("not asked") };
+        let programs = Box::leak(Box::new([program]));
+        let resolved = resolve(&[Probe { name: "block", required: true, shows: "", programs }], &kernel);
+        let Some(Verdict::Unsupported { reason, .. }) = resolved.verdicts.get("issue") else { panic!("{resolved:?}") };
+        assert_eq!(reason, "this kernel has no field request.no_such_field");
+    }
+}

@@ -1,6 +1,11 @@
 //! The probe under test, and what it counted between two moments.
 
-use std::{collections::BTreeMap, thread, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use tailcomb::{
@@ -8,7 +13,7 @@ use tailcomb::{
     probes::{
         block::{BlockReader, BlockSnapshot, Operation, PhaseHistogram},
         loader::{self, Loaded, Options},
-        lost,
+        lost, skipped,
     },
 };
 use tailcomb_common::block::{Count, PHASES};
@@ -17,6 +22,31 @@ use tailcomb_common::block::{Count, PHASES};
 pub(super) struct Watch {
     pub(super) loaded: Loaded,
     reader: BlockReader,
+}
+
+/// Runs of the probe's programs that the kernel skipped while the last [`Watch`] stood.
+static SKIPPED: AtomicU64 = AtomicU64::new(0);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let skipped = skipped::read(&self.loaded.ebpf).get("block").copied().unwrap_or_default();
+        SKIPPED.store(skipped, Ordering::Relaxed);
+    }
+}
+
+/// Runs a case whose figures must be exact. Where it fails and the kernel says that it skipped runs of the probe's programs
+/// meanwhile, exactness could not be had: it is said and the case repeated. Without such skips a failure is one.
+pub(super) fn exactly(case: fn() -> Result<()>) -> Result<()> {
+    for _ in 0..4 {
+        SKIPPED.store(0, Ordering::Relaxed);
+        match case() {
+            Err(error) if SKIPPED.load(Ordering::Relaxed) > 0 => {
+                println!("repeated: the kernel skipped {} runs meanwhile: {error:#}", SKIPPED.load(Ordering::Relaxed));
+            }
+            result => return result,
+        }
+    }
+    case()
 }
 
 /// Samples and sum in ns of one phase.

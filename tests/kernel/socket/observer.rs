@@ -148,7 +148,12 @@ impl Observer {
 /// Tolerance of a time: what lies between a mark in the kernel and the stamp of the thread beside it. Software emulation of a
 /// guest, on a loaded machine, stretches that.
 fn tolerance_ms() -> f64 {
-    if std::env::var_os("TAILCOMB_TEST_GUEST").is_some() { 60.0 } else { 5.0 }
+    tolerance_ns() as f64 / 1e6
+}
+
+/// The same in ns.
+pub(super) fn tolerance_ns() -> u64 {
+    if std::env::var_os("TAILCOMB_TEST_GUEST").is_some() { 60_000_000 } else { 5_000_000 }
 }
 
 /// Is `mark` within the tolerance of the time from `begin` to `end` (a step of the server's log)?
