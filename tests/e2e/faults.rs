@@ -22,6 +22,12 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "r27_without_tracefs_and_without_the_right_to_mount_it", needs: UNSHARE, run: without_tracefs },
     Case { name: "r27_tracefs_is_mounted_when_missing_and_not_left_behind", needs: UNSHARE, run: tracefs_comes_and_goes },
     Case { name: "a_taken_port_is_named", needs: &[Need::Kernel], run: taken_port },
+    Case {
+        name: "output_that_can_not_be_written_is_an_error_and_no_crash",
+        needs: &[Need::Kernel, Need::Path("/dev/full")],
+        run: output_can_not_be_written,
+    },
+    Case { name: "an_environment_that_is_no_text_harms_nobody_else", needs: &[], run: strange_environment },
     Case { name: "bad_configuration_exits_2_and_says_where", needs: &[], run: bad_configuration },
 ];
 
@@ -156,4 +162,27 @@ fn bad_configuration() -> Result<()> {
     let mut unknown = Command::new(binary()?);
     unknown.arg("run").arg("--no-such-flag").arg0("tailcomb");
     expect(&unknown.output()?, 2, &["--no-such-flag"])
+}
+
+fn output_can_not_be_written() -> Result<()> {
+    let full = || -> Result<Stdio> { Ok(fs::File::options().write(true).open("/dev/full")?.into()) };
+    for arguments in [["check", "--strict"], ["run", "--print-config"]] {
+        let output = Command::new(binary()?).args(arguments).stdout(full()?).stderr(Stdio::piped()).output()?;
+        expect(&output, 1, &["writing to standard output"])?;
+    }
+    // Neither the log nor the error can be written; the port is taken, so it ends by itself.
+    let taken = TcpListener::bind("127.0.0.1:0")?;
+    let address = taken.local_addr()?.to_string();
+    let status = Command::new(binary()?).args(["run", "--listen", &address]).stderr(full()?).status()?;
+    ensure!(status.code() == Some(1), "{status}");
+    Ok(())
+}
+
+fn strange_environment() -> Result<()> {
+    let bytes = || <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"\xff").to_owned();
+    let run = |variable: &str| {
+        Command::new(binary()?).args(["run", "--print-config"]).env(variable, bytes()).output().context("running the agent")
+    };
+    expect(&run("FOO")?, 0, &["listen"])?;
+    expect(&run("TAILCOMB_LISTEN")?, 2, &["TAILCOMB_LISTEN", "UTF-8"])
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use anyhow::Result;
 use serde_json::json;
 
-use super::{FAILED, OK};
+use super::{FAILED, OK, print};
 use crate::config::Config;
 use crate::pipeline::self_test;
 use crate::probes::{
@@ -23,9 +23,9 @@ pub(super) fn main(strict: bool, json: bool) -> Result<u8> {
     });
     let missing = outcome.as_ref().map_or(true, |verdicts| verdicts.iter().any(|verdict| verdict.required && !verdict.attached));
     if json {
-        println!("{:#}", as_json(&outcome, proof.as_deref()));
+        print(&format!("{:#}\n", as_json(&outcome, proof.as_deref())))?;
     } else {
-        print!("{}", as_text(&outcome, proof.as_deref()));
+        print(&as_text(&outcome, proof.as_deref()))?;
     }
     Ok(if outcome.is_err() || (strict && missing) { FAILED } else { OK })
 }

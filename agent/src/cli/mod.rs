@@ -6,7 +6,11 @@ mod demo;
 mod run;
 mod slow;
 
-use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
+use std::{
+    io::{IsTerminal, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -108,7 +112,7 @@ impl Settings {
         flags.extend(self.state_dir.as_ref().map(|dir| ("state_dir", toml::Value::String(dir.display().to_string()))));
         flags.extend(self.ring_buffer_mib.map(|mib| ("ring_buffer_mib", toml::Value::Integer(mib.into()))));
         flags.extend(self.series_budget.map(|budget| ("series_budget", toml::Value::Integer(budget.into()))));
-        config::load(self.config.as_deref(), std::env::vars(), flags)
+        config::load(self.config.as_deref(), environment()?, flags)
     }
 }
 
@@ -126,17 +130,46 @@ pub fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("tailcomb: {error:#}");
+            // Nobody may be there to read it: the exit code says it too.
+            let _ = writeln!(std::io::stderr(), "tailcomb: {error:#}");
             ExitCode::from(if error.is::<ConfigError>() { BAD_USAGE } else { FAILED })
         }
     }
 }
 
-/// Log lines go to standard error: standard output is for what was asked for.
+/// The environment as text: a variable of another program may be any bytes, one of ours may not.
+fn environment() -> Result<Vec<(String, String)>, ConfigError> {
+    let mut variables = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        let Some(name) = name.to_str().filter(|name| name.starts_with(config::field::PREFIX)) else { continue };
+        let value = value.into_string().map_err(|_| ConfigError::Value {
+            source_name: format!("environment variable {name}"),
+            field: name.trim_start_matches(config::field::PREFIX).to_lowercase(),
+            why: "it is no UTF-8 text".to_owned(),
+        })?;
+        variables.push((name.to_owned(), value));
+    }
+    Ok(variables)
+}
+
+/// Prints what was asked for. A reader that has gone is no error; a full disk is.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => anyhow::Context::context(result, "writing to standard output"),
+    }
+}
+
+/// Log lines go to standard error: standard output is for what was asked for. A reader of the log that has gone, or a full disk,
+/// costs the line and not the agent.
 fn start_logging(config: &Config) {
     let filter = tracing_subscriber::EnvFilter::new(&config.log_level);
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false)
+        .with_ansi(std::io::stderr().is_terminal());
     // A second start in one process (tests) keeps the first one's.
     let _ = match config.log_format {
         LogFormat::Text => builder.try_init(),

@@ -9,7 +9,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep},
 };
 
-use super::{OK, Run, start_logging};
+use super::{OK, Run, print, start_logging};
 use crate::{
     clock::Anchor,
     config::Config,
@@ -25,7 +25,7 @@ const GRACE: Duration = Duration::from_millis(1500);
 pub(super) fn main(run: &Run) -> Result<u8> {
     let config = run.settings.load()?;
     if run.print_config {
-        print!("{}", config.to_commented_toml());
+        print(&config.to_commented_toml())?;
         return Ok(OK);
     }
     start_logging(&config);

@@ -10,9 +10,7 @@ use std::{net::SocketAddr, path::PathBuf};
 pub use load::{ConfigError, Overrides, load};
 use serde::{Deserialize, Serialize};
 
-use crate::attribute::{scan::Scanner, targets::parse_all};
-
-use crate::attribute::targets;
+use crate::attribute::{scan::Scanner, targets};
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -83,8 +81,7 @@ impl Config {
         if self.targets.is_empty() {
             return Err(("targets", "the list is empty; leave it out for `auto`".to_owned()));
         }
-        targets::parse_all(&self.targets).map_err(|error| ("targets", error.to_string()))?;
-        let parsed = parse_all(&self.targets).map_err(|error| ("targets", error.to_string()))?;
+        let parsed = targets::parse_all(&self.targets).map_err(|error| ("targets", error.to_string()))?;
         if let Err(error) = Scanner::new(parsed) {
             return Err(("targets", error.to_string()));
         }
