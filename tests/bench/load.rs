@@ -16,7 +16,7 @@ const REQUEST: &str = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:8000\r\n
     User-Agent: OpenAI/Python 1.0.0\r\nX-Stainless-Lang: python\r\nX-Stainless-Package-Version: 1.0.0\r\nX-Stainless-OS: Linux\r\n\
     X-Stainless-Arch: x64\r\nX-Stainless-Runtime: CPython\r\nX-Stainless-Runtime-Version: 3.11.7\r\nAuthorization: Bearer x\r\n\
     X-Stainless-Async: false\r\nX-Stainless-Retry-Count: 0\r\nAccept-Encoding: gzip, deflate\r\nConnection: keep-alive\r\n\
-    Content-Type: application/json\r\nContent-Length: 60\r\n\r\n\
+    Content-Type: application/json\r\nContent-Length: 62\r\n\r\n\
     {\"model\":\"tiny\",\"prompt\":\"hello there\",\"max_tokens\":16,\"n\":1 }";
 
 /// The server's process; it ends with this value.

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// How long an answer under way may take after SIGTERM.
-const GRACE: Duration = Duration::from_millis(1500);
+const GRACE: Duration = Duration::from_millis(1200);
 
 /// Runs until SIGTERM or SIGINT.
 pub(super) fn main(run: &Run) -> Result<u8> {

@@ -70,8 +70,13 @@ impl Access {
         if length || headers.contains_key(header::TRANSFER_ENCODING) {
             return Err(Refusal::Body);
         }
+        let any_host = ANY_HOST.contains(&uri.path());
+        // HTTP/1.0 probes of load balancers name no host at all.
+        if any_host && uri.authority().is_none() && !headers.contains_key(header::HOST) && !headers.contains_key(header::ORIGIN) {
+            return Ok(());
+        }
         let host = host(uri, headers)?;
-        if !ANY_HOST.contains(&uri.path()) && !self.is_ours(&host) {
+        if !any_host && !self.is_ours(&host) {
             return Err(Refusal::Host(shown(host.host())));
         }
         match headers.get(header::ORIGIN) {

@@ -47,7 +47,7 @@ impl Server {
         self.address
     }
 
-    /// Serves `store` until `end` is true (or its sender is gone); then within 1.5 s answers what was asked. Names in
+    /// Serves `store` until `end` is true (or its sender is gone); then within 1 s answers what was asked. Names in
     /// `allowed_hosts` are accepted beside IP literals, `localhost` and this node's own.
     pub async fn serve(self, store: Shared, allowed_hosts: Vec<String>, mut end: watch::Receiver<bool>) {
         let access = Access::new(access::node_name().as_deref(), &allowed_hosts);

@@ -51,7 +51,7 @@ impl Default for Limits {
             stall: Duration::from_secs(10),
             age: Duration::from_secs(120),
             last_request: Duration::from_secs(15),
-            end: Duration::from_millis(1_500),
+            end: Duration::from_millis(1_000),
         }
     }
 }
