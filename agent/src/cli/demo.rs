@@ -17,7 +17,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep},
 };
 
-use super::{BAD_USAGE, OK, start_logging};
+use super::{BAD_USAGE, GRACE, OK, start_logging};
 use crate::{
     clock::{Anchor, monotonic_ns},
     config::Config,
@@ -36,8 +36,6 @@ use crate::{
     },
 };
 
-/// How long an answer under way may take at the end.
-const GRACE: Duration = Duration::from_millis(1500);
 /// Time between two lines of progress where there is no terminal.
 const LINE_PERIOD: Duration = Duration::from_secs(10);
 /// Longest run: what the heatmaps keep.

@@ -10,6 +10,7 @@ use std::{
     io::{IsTerminal, Write},
     path::PathBuf,
     process::ExitCode,
+    time::Duration,
 };
 
 use clap::{Args, Parser, Subcommand};
@@ -22,6 +23,9 @@ const OK: u8 = 0;
 const FAILED: u8 = 1;
 /// Bad usage, configuration or input.
 const BAD_USAGE: u8 = 2;
+
+/// How long the HTTP server is waited for at the end: a little longer than it gives an answer under way.
+const GRACE: Duration = Duration::from_millis(1200);
 
 /// Which LLM requests on this node were slow, and was it the disk?
 #[derive(Parser)]

@@ -1,6 +1,6 @@
 //! `tailcomb run`: the agent.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use tokio::{
@@ -9,7 +9,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep},
 };
 
-use super::{OK, Run, print, start_logging};
+use super::{GRACE, OK, Run, print, start_logging};
 use crate::{
     clock::Anchor,
     config::Config,
@@ -17,9 +17,6 @@ use crate::{
     pipeline::{POLL, Pipeline, TICK},
     store::{self, Shared, Store},
 };
-
-/// How long an answer under way may take after SIGTERM.
-const GRACE: Duration = Duration::from_millis(1200);
 
 /// Runs until SIGTERM or SIGINT.
 pub(super) fn main(run: &Run) -> Result<u8> {
