@@ -104,8 +104,8 @@ fn a_short_read_is_one_read() -> Result<()> {
         let _ = block.read(&file, 512 * 1024);
         Ok(())
     })?;
-    let truth = Stat::of(disk.number)?.since(&truth);
     let read = seen.of(Operation::Read);
+    let truth = Stat::grown(disk.number, &truth, |truth| truth.read[0] == read.count.completed)?;
     // One, or two where our memory is scattered over more pages than one request may have: the kernel says.
     let requests = truth.read[0];
     ensure!((1..=2).contains(&requests), "{truth:?}");
@@ -162,8 +162,9 @@ fn writes_and_a_discard_are_no_reads() -> Result<()> {
     // util-linux' blkdiscard reads too: it looks for a file system first.
     let truth = Stat::of(disk.number)?;
     let seen = watch.during(disk.number, || run(Command::new("blkdiscard").arg(&disk.path)).map(drop))?;
-    let truth = Stat::of(disk.number)?.since(&truth);
-    ensure!(seen.of(Operation::Read).count.completed == truth.read[0], "{:?}, {truth:?}", seen.of(Operation::Read));
+    let read = seen.of(Operation::Read).count.completed;
+    let truth = Stat::grown(disk.number, &truth, |truth| truth.read[0] == read)?;
+    ensure!(read == truth.read[0], "{:?}, {truth:?}", seen.of(Operation::Read));
     ensure!(seen.of(Operation::Write).count.started == 0, "{:?}", seen.of(Operation::Write));
     let discard = seen.of(Operation::Discard);
     ensure!(discard.count.completed == 1 && discard.count.bytes == 64 * MIB, "{discard:?}");
@@ -295,8 +296,7 @@ fn counts_are_the_kernels_own_under_a_mixed_load() -> Result<()> {
             Ok(())
         })
     })?;
-    let truth = Stat::of(disk.number)?.since(&truth);
-    ensure!(truth.in_flight == 0 && seen.after.in_flight(disk.number) == 0, "not settled: {truth:?}");
+    ensure!(seen.after.in_flight(disk.number) == 0, "not settled: {} in flight", seen.after.in_flight(disk.number));
     let [read, write, discard] = [Operation::Read, Operation::Write, Operation::Discard].map(|kind| seen.of(kind));
     let mut ours = [read, write, discard].map(|grown| as_the_kernel_counts(&grown));
     // A flush without data is a write of 0 bytes for the kernel. For the probe it vanished; where there is no block_io_start it
@@ -304,11 +304,14 @@ fn counts_are_the_kernels_own_under_a_mixed_load() -> Result<()> {
     if !Layout::of_running_kernel()?.has_tracepoint("block_io_start") {
         ours[1][0] += EMPTY_FLUSHES;
     }
-    ensure!(ours == [truth.read, truth.write, truth.discard].map(in_sum), "we counted {ours:?}, the kernel {truth:?}");
+    let kernels = |truth: &Stat| [truth.read, truth.write, truth.discard].map(in_sum);
+    let flush = seen.of(Operation::DeviceWide);
+    let truth = Stat::grown(disk.number, &truth, |truth| kernels(truth) == ours && truth.flushes == flush.count.completed)?;
+    ensure!(ours == kernels(&truth), "we counted {ours:?}, the kernel {truth:?}");
+    ensure!(truth.in_flight == 0, "not settled: {truth:?}");
     ensure!([read.count.completed, read.count.merges] == truth.read[..2], "{read:?}, {truth:?}");
     ensure!(write.phases[TOTAL].0 == write.count.completed, "{write:?}");
     ensure!(truth.read[0] >= 2_000 && truth.write[0] >= 500 && truth.flushes >= ROUNDS, "too little happened: {truth:?}");
-    let flush = seen.of(Operation::DeviceWide);
     ensure!(flush.count.completed == truth.flushes && flush.phases[FLUSH].0 == truth.flushes, "{flush:?}, {truth:?}");
     nothing_lost(&seen)
 }
@@ -389,10 +392,10 @@ fn split_bios_share_their_stamp() -> Result<()> {
     let mut watch = Watch::start()?;
     let truth = Stat::of(disk.number)?;
     let seen = watch.during(disk.number, || block.write(&file, 0))?;
-    let truth = Stat::of(disk.number)?.since(&truth);
     let write = seen.of(Operation::Write);
     ensure!(write.count.bytes == 8 * MIB, "{write:?}");
     let requests = write.count.completed;
+    let truth = Stat::grown(disk.number, &truth, |truth| truth.write[0] == requests)?;
     ensure!(requests >= 128 && requests == truth.write[0], "{write:?}, {truth:?}");
     // Each has a total, so each found the stamp of the bio it was split from.
     ensure!(write.phases[TOTAL].0 == requests && write.phases[SUBMIT_WAIT].0 == requests, "{write:?}");

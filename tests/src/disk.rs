@@ -7,6 +7,8 @@ use std::{
     os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     process::Command,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -206,6 +208,23 @@ impl Stat {
         let at = |index: usize| fields.get(index).copied().with_context(|| format!("no field {index} in {text}"));
         let group = |first: usize| Ok::<_, anyhow::Error>([at(first)?, at(first + 1)?, at(first + 2)? * 512]);
         Ok(Self { read: group(0)?, write: group(4)?, discard: group(11)?, flushes: at(15)?, in_flight: at(8)? })
+    }
+
+    /// What came since `earlier`, as soon as `complete` says that it is all there; else what is there after 2 s.
+    ///
+    /// The kernel wakes who waits for a request before it counts the request, so a figure read at once may lack the last one.
+    ///
+    /// # Errors
+    /// There is no such disk.
+    pub fn grown(number: u32, earlier: &Self, complete: impl Fn(&Self) -> bool) -> Result<Self> {
+        let give_up = Instant::now() + Duration::from_secs(2);
+        loop {
+            let grown = Self::of(number)?.since(earlier);
+            if complete(&grown) || Instant::now() > give_up {
+                return Ok(grown);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// What came since `earlier`.

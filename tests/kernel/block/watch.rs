@@ -2,12 +2,15 @@
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use tailcomb::{
     clock,
     probes::{
@@ -16,7 +19,10 @@ use tailcomb::{
         lost, skipped,
     },
 };
-use tailcomb_common::block::{Count, PHASES};
+use tailcomb_common::{
+    block::{Count, PHASES},
+    lost::REASONS,
+};
 
 /// The loaded probe.
 pub(super) struct Watch {
@@ -27,8 +33,16 @@ pub(super) struct Watch {
 /// Runs of the probe's programs that the kernel skipped while the last [`Watch`] stood.
 static SKIPPED: AtomicU64 = AtomicU64::new(0);
 
+/// What the last [`Watch`] lost while it stood, by reason: without it, a figure that is too small can't be explained.
+static LOST: Mutex<String> = Mutex::new(String::new());
+
 impl Drop for Watch {
     fn drop(&mut self) {
+        let lost = match lost::read(&self.loaded.ebpf) {
+            Ok(lost) => format!("{:?}", REASONS.iter().zip(lost).filter(|(_, lost)| *lost > 0).collect::<Vec<_>>()),
+            Err(error) => format!("unknown: {error}"),
+        };
+        *LOST.lock().unwrap_or_else(PoisonError::into_inner) = lost;
         let skipped = skipped::read(&self.loaded.ebpf).get("block").copied().unwrap_or_default();
         SKIPPED.store(skipped, Ordering::Relaxed);
     }
@@ -43,10 +57,15 @@ pub(super) fn exactly(case: fn() -> Result<()>) -> Result<()> {
             Err(error) if SKIPPED.load(Ordering::Relaxed) > 0 => {
                 println!("repeated: the kernel skipped {} runs meanwhile: {error:#}", SKIPPED.load(Ordering::Relaxed));
             }
-            result => return result,
+            Err(error) => return Err(with_losses(error)),
+            Ok(()) => return Ok(()),
         }
     }
-    case()
+    case().map_err(with_losses)
+}
+
+fn with_losses(error: Error) -> Error {
+    error.context(format!("lost while the probe stood: {}", LOST.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
 /// Samples and sum in ns of one phase.
@@ -62,7 +81,7 @@ pub(super) struct Grown {
 /// Everything at one moment.
 pub(super) struct Moment {
     pub(super) by_key: BTreeMap<(u32, Operation), Grown>,
-    pub(super) lost: [u64; tailcomb_common::lost::REASONS.len()],
+    pub(super) lost: [u64; REASONS.len()],
 }
 
 impl Watch {
