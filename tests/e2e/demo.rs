@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use nix::{errno::Errno, sys::signal::killpg, unistd::Pid};
 use tailcomb_tests::{
     agent::binary,
-    case::{Case, Need},
+    case::{Case, Need, Tier},
     disk::{number_of, real_folder},
 };
 
@@ -28,12 +28,16 @@ fn demo() -> Result<()> {
     number_of(folder.path())?;
     let mut child = Command::new(binary()?);
     child
-        .args(["demo", "--duration", "15s", "--period", "5s", "--listen", "127.0.0.1:0", "--dir"])
+        .args(["demo", "--listen", "127.0.0.1:0", "--dir"])
         .arg(folder.path())
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    // As it is by default, 90 s with a flush each 6 s, where there is time for that.
+    if Tier::of_this_run() != Tier::Long {
+        child.args(["--duration", "15s", "--period", "5s"]);
+    }
     let child = child.spawn().context("starting the demo")?;
     let group = Pid::from_raw(child.id().cast_signed());
     let output = child.wait_with_output()?;

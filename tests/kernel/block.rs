@@ -159,6 +159,28 @@ fn writes_and_a_discard_are_no_reads() -> Result<()> {
     ensure!(written.of(Operation::Write).count.completed == 200, "{:?}", written.of(Operation::Write));
     ensure!(written.of(Operation::Read).count.started == 0, "{:?}", written.of(Operation::Read));
     nothing_lost(&written)?;
+    // As reported, where there is fio.
+    if Need::Tool("fio").missing().is_none() {
+        let truth = Stat::of(disk.number)?;
+        let mut fio = Command::new("fio");
+        fio.args([
+            "--name=d07",
+            "--rw=randwrite",
+            "--bs=4k",
+            "--direct=1",
+            "--ioengine=psync",
+            "--numjobs=4",
+            "--group_reporting",
+        ]);
+        fio.args(["--allow_file_create=0", "--size=16m", "--offset_increment=16m", "--filename"]).arg(&disk.path);
+        let written = watch.during(disk.number, || run(&mut fio).map(drop))?;
+        let write = written.of(Operation::Write).count;
+        let truth = Stat::grown(disk.number, &truth, |truth| truth.write[0] == write.completed)?;
+        ensure!(write.completed == truth.write[0] && write.completed >= 4 * 4096, "{write:?}, {truth:?}");
+        // Whether fio reads a partition table or not: what the kernel says.
+        ensure!(written.of(Operation::Read).count.completed == truth.read[0], "{:?}, {truth:?}", written.of(Operation::Read));
+        nothing_lost(&written)?;
+    }
     // util-linux' blkdiscard reads too: it looks for a file system first.
     let truth = Stat::of(disk.number)?;
     let seen = watch.during(disk.number, || run(Command::new("blkdiscard").arg(&disk.path)).map(drop))?;

@@ -5,7 +5,7 @@ use std::{io::Write, net::TcpStream, thread, time::Duration};
 use anyhow::{Result, ensure};
 use tailcomb_common::socket::{ABORTED, ARRIVAL_UNKNOWN, CLOSE_DELIMITED, HEAD_CUT};
 use tailcomb_tests::{
-    case::{Case, Need},
+    case::{Case, Need, Tier},
     http::{Step, chunk, now_ns, read_until, write},
 };
 
@@ -30,11 +30,10 @@ fn exchange(client: &mut TcpStream, request: &str, end: &str) -> Result<Vec<u8>>
 }
 
 fn an_idle_connection_lengthens_nothing() -> Result<()> {
-    let tier = std::env::var("TAILCOMB_TEST_TIER").unwrap_or_default();
-    let idle = Duration::from_secs(match tier.as_str() {
-        "long" => 60,
-        "ci" => 5,
-        _ => 2,
+    let idle = Duration::from_secs(match Tier::of_this_run() {
+        Tier::Long => 60,
+        Tier::Ci => 5,
+        Tier::Fast => 2,
     });
     let server = start(|_| {
         vec![

@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::{Result, ensure};
 use tailcomb_common::socket::{ABORTED, ARRIVAL_UNKNOWN, NDJSON, RequestRecord, SSE};
 use tailcomb_tests::{
-    case::{Case, Need},
+    case::{Case, Need, Tier},
     http::{Served, Server, Step, chunk, now_ns, read_until, write},
 };
 
@@ -47,7 +47,7 @@ fn script(steps: Vec<Step>) -> Result<Server> {
 
 fn sse_marks_are_those_of_the_script() -> Result<()> {
     // 100 events 50 ms apart where there is time for them.
-    let events = if std::env::var_os("TAILCOMB_TEST_TIER").is_some_and(|tier| tier == "fast") { 20 } else { 100 };
+    let events = if Tier::of_this_run() == Tier::Fast { 20 } else { 100 };
     let mut steps = vec![Step::Wait(5), write(SSE_HEAD), Step::Wait(795), write(&chunk("data: 0\n\n"))];
     for event in 1..events {
         steps.push(Step::Wait(50));
@@ -73,9 +73,11 @@ fn sse_marks_are_those_of_the_script() -> Result<()> {
 }
 
 fn streams_and_unary_are_told_apart() -> Result<()> {
-    let server = start(|path| match path {
+    // Streams of 60 s as reported; of 1.5 s where that is too long.
+    let rest = if Tier::of_this_run() == Tier::Long { 59_400 } else { 900 };
+    let server = start(move |path| match path {
         "/get" => vec![Step::Wait(10), write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")],
-        _ => vec![write(SSE_HEAD), Step::Wait(600), write(&chunk("data: 1\n\n")), Step::Wait(900), write("0\r\n\r\n")],
+        _ => vec![write(SSE_HEAD), Step::Wait(600), write(&chunk("data: 1\n\n")), Step::Wait(rest), write("0\r\n\r\n")],
     })?;
     observe(|observer| {
         let streaming = server.connect()?;
@@ -108,12 +110,12 @@ fn streams_and_unary_are_told_apart() -> Result<()> {
 }
 
 fn a_ping_is_no_token() -> Result<()> {
+    let pause = if Tier::of_this_run() == Tier::Long { 1_000 } else { 100 };
     for end in ["\n", "\r\n", "\r"] {
         let mut steps = vec![write(SSE_HEAD)];
-        // Each 100 ms for 0.5 s instead of each second for 5 s: only the times are shorter.
         for _ in 0..5 {
             steps.push(write(&chunk(&format!(": ping{end}{end}"))));
-            steps.push(Step::Wait(100));
+            steps.push(Step::Wait(pause));
         }
         steps.push(write(&chunk(&format!("event: message{end}data:{{}}{end}{end}"))));
         steps.push(Step::Wait(100));
@@ -137,17 +139,19 @@ fn a_ping_is_no_token() -> Result<()> {
 fn the_head_is_no_token() -> Result<()> {
     let first = chunk("data: 1\n\n");
     let end = || write("0\r\n\r\n");
+    // 2 s as reported, with the head after 0, 1 and 2 s; a fifth of that where it is too long.
+    let half = if Tier::of_this_run() == Tier::Long { 1_000 } else { 200 };
     let heads = [
-        vec![write(SSE_HEAD), Step::Wait(400), write(&first), end()],
-        vec![Step::Wait(200), write(SSE_HEAD), Step::Wait(200), write(&first), end()],
-        vec![Step::Wait(400), write(&format!("{SSE_HEAD}{first}")), end()],
+        vec![write(SSE_HEAD), Step::Wait(2 * half), write(&first), end()],
+        vec![Step::Wait(half), write(SSE_HEAD), Step::Wait(half), write(&first), end()],
+        vec![Step::Wait(2 * half), write(&format!("{SSE_HEAD}{first}")), end()],
     ];
     for steps in heads {
         let server = script(steps)?;
         observe(|observer| {
             let (record, served, sent) = one(observer, &server, LAST)?;
             within("first token", record.first_event_ns, served.steps[served.steps.len() - 2])?;
-            ensure!(record.first_event_ns - sent >= 400_000_000, "{record:?}");
+            ensure!(record.first_event_ns - sent >= 2 * half * 1_000_000, "{record:?}");
             Ok(())
         })?;
     }
