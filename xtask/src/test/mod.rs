@@ -1,4 +1,4 @@
-//! `cargo xtask test`: pure tests, kernel tests on the running kernel and on those of the matrix, end-to-end tests.
+//! `cargo xtask test`: pure tests, lint, kernel tests on the running kernel and on those of the matrix, end-to-end tests.
 
 mod build;
 mod machine;
@@ -17,7 +17,7 @@ use self::{
     build::Built,
     report::{Outcome, Report, Step},
 };
-use crate::{command::say, setup, workspace};
+use crate::{command::say, lint, setup, workspace};
 
 /// How much is run, and how long cases take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +113,9 @@ impl Run<'_> {
         if all || self.options.pure {
             self.step("pure tests", || build::pure(!ready, cases));
         }
+        if all && self.tier != Tier::Fast && cases.is_empty() {
+            self.lint(ready);
+        }
         if !(all || self.options.kernel || self.options.vm.is_some() || self.options.e2e) {
             return Ok(());
         }
@@ -185,6 +188,14 @@ impl Run<'_> {
         let ok = matches!(outcome, Outcome::Passed(_));
         self.report.steps.push(Step { name: name.to_owned(), outcome, took: started.elapsed() });
         ok
+    }
+
+    /// Not required: a toolchain without clippy tests as well.
+    fn lint(&mut self, ready: bool) {
+        match lint::missing().or_else(|| (!ready).then(|| "there is no BPF toolchain".to_owned())) {
+            Some(reason) => self.report.steps.push(skipped("lint", &reason, false)),
+            None => drop(self.step("lint", || lint::lint().map(|()| Outcome::Passed(Tally::default())))),
+        }
     }
 
     fn skip(&mut self, name: &str, reason: &str) {
