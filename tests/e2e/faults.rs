@@ -29,6 +29,9 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case { name: "an_environment_that_is_no_text_harms_nobody_else", needs: &[], run: strange_environment },
     Case { name: "bad_configuration_exits_2_and_says_where", needs: &[], run: bad_configuration },
+    Case { name: "what_run_refuses_print_config_refuses_too", needs: &[], run: print_config_refuses },
+    Case { name: "a_variable_that_is_no_setting_is_warned_of", needs: &[], run: unknown_variables },
+    Case { name: "a_cause_is_said_once", needs: &[], run: cause_once },
 ];
 
 const SETPRIV: &[Need] = &[Need::Kernel, Need::Tool("setpriv")];
@@ -162,6 +165,62 @@ fn bad_configuration() -> Result<()> {
     let mut unknown = Command::new(binary()?);
     unknown.arg("run").arg("--no-such-flag").arg0("tailcomb");
     expect(&unknown.output()?, 2, &["--no-such-flag"])
+}
+
+fn print_config_refuses() -> Result<()> {
+    for (arguments, words) in [
+        (["--log-level", "zzz"], ["flag --log-level: `zzz`", "off, error, warn, info, debug or trace"]),
+        (["--log-level", "info,tailcomb=loud"], ["`tailcomb=loud`", "info,tailcomb::export=debug"]),
+        (["--listen", ":80"], ["flag --listen: `:80`", "0.0.0.0:80"]),
+        (["--target", "prt:80"], ["flag --target: ", "port:"]),
+        (["--allowed-host", "http://node-7/"], ["flag --allowed-host: ", "without scheme"]),
+        (["--max-overhead", "7"], ["flag --max-overhead: 7", "between"]),
+        (["--ring-buffer-mib", "3"], ["flag --ring-buffer-mib: 3", "power of two"]),
+        (["--series-budget", "1"], ["flag --series-budget: 1", "between"]),
+    ] {
+        for print in [&["--print-config"][..], &[]] {
+            let output = Command::new(binary()?).arg("run").args(print).args(arguments).stdin(Stdio::null()).output()?;
+            expect(&output, 2, &words).with_context(|| format!("{print:?} {arguments:?}"))?;
+        }
+    }
+    for (arguments, words) in [(["--listen", ":80"], "0.0.0.0:80"), (["--duration", "0s"], "--duration 0s: must be 1s to 30m")] {
+        expect(&Command::new(binary()?).arg("demo").args(arguments).stdin(Stdio::null()).output()?, 2, &[words])?;
+    }
+    Ok(())
+}
+
+fn unknown_variables() -> Result<()> {
+    let mut run = Command::new(binary()?);
+    // This test has variables of its own, which are none of the agent's.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TAILCOMB_")) {
+        run.env_remove(name);
+    }
+    run.args(["run", "--print-config"]);
+    run.env("TAILCOMB_SERVICE_HOST", "10.0.0.1").env("TAILCOMB_SERVICE_PORT", "9809").env("TAILCOMB_PORT", "tcp://10.0.0.1:9809");
+    run.env("TAILCOMB_PORT_9809_TCP_ADDR", "10.0.0.1");
+    let output = run.output()?;
+    expect(&output, 0, &["listen"])?;
+    ensure!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = run.env("TAILCOMB_TARGET", "port:8000").output()?;
+    expect(&output, 0, &["WARN", "`TAILCOMB_TARGET`, did you mean `TAILCOMB_TARGETS`?"])?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("tailcomb.toml");
+    fs::write(&file, "series_budget = 77\n")?;
+    expect(&run.env("TAILCOMB_CONFIG", &file).output()?, 0, &["series_budget = 77"])
+}
+
+fn cause_once() -> Result<()> {
+    let output = Command::new(binary()?).args(["run", "--config", "/nonexistent/tailcomb.toml"]).output()?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(error.matches("No such file").count() == 1, "{error}");
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("tailcomb.toml");
+    fs::write(&file, "\n\nmax_overhead = 7.0\n")?;
+    let output = Command::new(binary()?).args(["run", "--config"]).arg(&file).output()?;
+    expect(&output, 2, &[&format!("config file {}, line 3: max_overhead: 7 is not between", file.display())])?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(error.matches("max_overhead").count() == 1, "{error}");
+    Ok(())
 }
 
 fn output_can_not_be_written() -> Result<()> {

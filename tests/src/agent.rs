@@ -67,7 +67,12 @@ impl Agent {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let state =
             tempfile::tempdir_in(std::env::var_os("TAILCOMB_TEST_DISK").map_or_else(|| PathBuf::from("."), PathBuf::from))?;
-        let child = Command::new(binary()?)
+        let mut command = Command::new(binary()?);
+        // The variables of tests, and a developer's own, are none of this agent's.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TAILCOMB_")) {
+            command.env_remove(name);
+        }
+        let child = command
             .args(["run", "--listen", &format!("127.0.0.1:{port}"), "--log-level", "warn", "--state-dir"])
             .arg(state.path())
             .args(flags)

@@ -20,7 +20,7 @@ use tokio::{
 use super::{BAD_USAGE, GRACE, OK, start_logging};
 use crate::{
     clock::{Anchor, monotonic_ns},
-    config::Config,
+    config::{Config, parse_listen},
     demo::{
         self, DemoError, Running, Workload,
         report::{Run, Seconds},
@@ -60,7 +60,7 @@ pub(super) struct Demo {
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
     /// Address and port of /metrics meanwhile.
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9809")]
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9809", value_parser = parse_listen)]
     listen: SocketAddr,
 }
 
@@ -92,7 +92,7 @@ fn check(duration: Duration) -> Result<(), DemoError> {
     }
     Err(DemoError::Setting {
         name: "duration",
-        value: format!("{duration:?}"),
+        value: humantime::format_duration(duration).to_string(),
         range: "1s to 30m, which is what the heatmaps keep",
     })
 }

@@ -15,7 +15,11 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{self, Config, ConfigError, LogFormat};
+use crate::config::{
+    self, Config, ConfigError, LogFormat,
+    field::{CONFIG, PREFIX},
+    unknown::{UnknownVariable, unknown_variables},
+};
 
 /// Done.
 const OK: u8 = 0;
@@ -70,7 +74,7 @@ struct Run {
 /// Flags of the configuration; each has a field of the same name in the file.
 #[derive(Args, Default)]
 struct Settings {
-    /// TOML file to read first.
+    /// TOML file to read first [env: TAILCOMB_CONFIG].
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address and port of the HTTP server [default: 127.0.0.1:9809].
@@ -82,8 +86,8 @@ struct Settings {
     /// A name accepted in the Host header; repeatable.
     #[arg(long = "allowed-host", value_name = "HOST")]
     allowed_hosts: Vec<String>,
-    /// Least level of log lines [default: info].
-    #[arg(long, value_name = "FILTER")]
+    /// Least level of log lines: off, error, warn, info, debug, trace; or by module: info,tailcomb=debug [default: info].
+    #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
     /// How log lines look [default: text].
     #[arg(long, value_enum)]
@@ -103,8 +107,8 @@ struct Settings {
 }
 
 impl Settings {
-    /// The configuration out of file, environment and these flags.
-    fn load(&self) -> Result<Config, ConfigError> {
+    /// The configuration out of file, environment and these flags, and the variables that look like settings and are none.
+    fn load(&self) -> Result<(Config, Vec<UnknownVariable>), ConfigError> {
         let mut flags = config::Overrides::new();
         let list = |items: &[String]| toml::Value::Array(items.iter().cloned().map(toml::Value::String).collect());
         flags.extend(self.listen.clone().map(|listen| ("listen", toml::Value::String(listen))));
@@ -116,7 +120,11 @@ impl Settings {
         flags.extend(self.state_dir.as_ref().map(|dir| ("state_dir", toml::Value::String(dir.display().to_string()))));
         flags.extend(self.ring_buffer_mib.map(|mib| ("ring_buffer_mib", toml::Value::Integer(mib.into()))));
         flags.extend(self.series_budget.map(|budget| ("series_budget", toml::Value::Integer(budget.into()))));
-        config::load(self.config.as_deref(), environment()?, flags)
+        let environment = environment()?;
+        let unknown = unknown_variables(&environment);
+        let from_environment = environment.iter().find(|(name, _)| name == CONFIG).map(|(_, path)| PathBuf::from(path));
+        let config = config::load(self.config.as_deref().or(from_environment.as_deref()), environment, flags)?;
+        Ok((config, unknown))
     }
 }
 
@@ -135,21 +143,29 @@ pub fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             // Nobody may be there to read it: the exit code says it too.
-            let _ = writeln!(std::io::stderr(), "tailcomb: {error:#}");
+            let _ = writeln!(std::io::stderr(), "tailcomb: {}", message(&error));
             ExitCode::from(if error.is::<ConfigError>() { BAD_USAGE } else { FAILED })
         }
     }
+}
+
+/// The error with its causes, each said once: the messages of our modules have their cause within, those of others don't.
+fn message(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |message, cause| match cause.to_string() {
+        cause if message.is_empty() => cause,
+        cause if message.contains(&cause) => message,
+        cause => format!("{message}: {cause}"),
+    })
 }
 
 /// The environment as text: a variable of another program may be any bytes, one of ours may not.
 fn environment() -> Result<Vec<(String, String)>, ConfigError> {
     let mut variables = Vec::new();
     for (name, value) in std::env::vars_os() {
-        let Some(name) = name.to_str().filter(|name| name.starts_with(config::field::PREFIX)) else { continue };
+        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
         let value = value.into_string().map_err(|_| ConfigError::Value {
-            source_name: format!("environment variable {name}"),
-            field: name.trim_start_matches(config::field::PREFIX).to_lowercase(),
-            why: "it is no UTF-8 text".to_owned(),
+            place: format!("environment variable {name}"),
+            why: "it is no UTF-8 text; unset it, or write it anew".to_owned(),
         })?;
         variables.push((name.to_owned(), value));
     }
@@ -179,4 +195,23 @@ fn start_logging(config: &Config) {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let source = || io::Error::from_raw_os_error(2);
+        let within = ConfigError::Unreadable { path: PathBuf::from("/x.toml"), source: source() };
+        let text = message(&anyhow::Error::from(within));
+        assert_eq!(text.matches("No such file").count(), 1, "{text}");
+        let around = Err::<(), _>(source()).context("reading /x").context("starting").expect_err("an error");
+        assert_eq!(message(&around), "starting: reading /x: No such file or directory (os error 2)");
+    }
 }

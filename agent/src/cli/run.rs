@@ -20,12 +20,15 @@ use crate::{
 
 /// Runs until SIGTERM or SIGINT.
 pub(super) fn main(run: &Run) -> Result<u8> {
-    let config = run.settings.load()?;
+    let (config, unknown) = run.settings.load()?;
+    start_logging(&config);
+    for variable in unknown {
+        tracing::warn!("{variable}");
+    }
     if run.print_config {
         print(&config.to_commented_toml())?;
         return Ok(OK);
     }
-    start_logging(&config);
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -19,6 +19,8 @@ impl Field {
 
 /// Prefix of all environment variables.
 pub const PREFIX: &str = "TAILCOMB_";
+/// The variable that names the file, where `--config` does not.
+pub const CONFIG: &str = "TAILCOMB_CONFIG";
 
 /// All fields, in the order in which they are printed.
 pub const FIELDS: &[Field] = &[
@@ -33,7 +35,7 @@ pub const FIELDS: &[Field] = &[
     },
     Field {
         name: "log_level",
-        meaning: "Least level of log lines: error, warn, info, debug, trace, or a filter such as info,tailcomb=debug.",
+        meaning: "Least level of log lines: off, error, warn, info, debug or trace; by module too: info,tailcomb::export=debug.",
     },
     Field { name: "log_format", meaning: "text or json." },
     Field {

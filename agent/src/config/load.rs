@@ -10,7 +10,7 @@ use toml::{Table, Value, de::DeTable};
 
 use super::{
     Config,
-    field::{FIELDS, PREFIX, nearest},
+    field::{FIELDS, nearest},
 };
 
 /// What flags set, by field name.
@@ -28,12 +28,14 @@ pub enum ConfigError {
         #[source]
         source: io::Error,
     },
-    /// The file is no TOML, or a value in it has the wrong type.
-    #[error("config file {path}, {why}")]
+    /// The file is no TOML.
+    #[error("config file {path}, line {line}: {why}")]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// Line and reason.
+        /// Its line, from 1.
+        line: usize,
+        /// Reason.
         why: String,
     },
     /// A field that does not exist.
@@ -49,18 +51,17 @@ pub enum ConfigError {
         hint: String,
     },
     /// A value that is not allowed.
-    #[error("{source_name}: {field}: {why}")]
+    #[error("{place}: {why}")]
     Value {
-        /// File, variable or flag.
-        source_name: String,
-        /// The field.
-        field: String,
-        /// What is wrong.
+        /// File, line and field; variable; or flag.
+        place: String,
+        /// What is wrong, and what is right.
         why: String,
     },
 }
 
-/// Reads `file` if given, then the variables of `environment`, then `flags`.
+/// Reads `file` if given, then the variables of `environment`, then `flags`. A variable that is no field is passed over: see
+/// [`super::unknown::unknown_variables`].
 ///
 /// # Errors
 /// [`ConfigError`] for the first value that can't be used.
@@ -73,27 +74,33 @@ pub fn load(
     if let Some(path) = file {
         let text = fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
         values = parse(path, &text)?;
-        check(&values, &path.display().to_string())?;
     }
     for (variable, text) in environment {
-        let Some(name) = variable.strip_prefix(PREFIX) else { continue };
-        // Unknown variables are passed over: Kubernetes makes some of its own for a service called tailcomb.
-        let Some(field) = FIELDS.iter().find(|field| field.name.to_uppercase() == name) else { continue };
+        let Some(field) = FIELDS.iter().find(|field| field.variable() == variable) else { continue };
         values.insert(field.name.to_owned(), from_text(field.name, &text));
-        check(&values, &format!("environment variable {variable}"))?;
+        check(&values, |_| format!("environment variable {variable}"))?;
     }
     for (name, value) in flags {
         values.insert(name.to_owned(), value);
-        check(&values, &format!("flag --{}", name.replace('_', "-")))?;
+        check(&values, |field| format!("flag --{}", flag(field)))?;
     }
-    check(&values, "configuration")
+    check(&values, |field| format!("configuration: {field}"))
 }
 
-/// Parses one file, refusing unknown fields with their line.
+/// The flag of a field: lists are given by repeating a flag in the singular.
+fn flag(field: &str) -> String {
+    match field {
+        "targets" => "target".to_owned(),
+        "allowed_hosts" => "allowed-host".to_owned(),
+        _ => field.replace('_', "-"),
+    }
+}
+
+/// Parses one file, refusing unknown fields and bad values with their line.
 fn parse(path: &Path, text: &str) -> Result<Table, ConfigError> {
     let syntax = |error: &toml::de::Error| {
         let line = error.span().map_or(1, |span| line_of(text, span.start));
-        ConfigError::Syntax { path: path.to_owned(), why: format!("line {line}: {}", error.message()) }
+        ConfigError::Syntax { path: path.to_owned(), line, why: error.message().to_owned() }
     };
     let spanned = DeTable::parse(text).map_err(|error| syntax(&error))?;
     for key in spanned.get_ref().keys() {
@@ -101,18 +108,21 @@ fn parse(path: &Path, text: &str) -> Result<Table, ConfigError> {
         if FIELDS.iter().any(|field| field.name == name) {
             continue;
         }
-        let hint = nearest(name, FIELDS.iter().map(|field| field.name))
-            .map_or_else(String::new, |near| format!(", did you mean `{near}`?"));
         return Err(ConfigError::UnknownField {
             path: path.to_owned(),
             line: line_of(text, key.span().start),
             name: name.to_owned(),
-            hint,
+            hint: nearest(name, FIELDS.iter().map(|field| field.name))
+                .map_or_else(String::new, |near| format!(", did you mean `{near}`?")),
         });
     }
-    // Once more into the struct itself: its errors carry the place of a value of the wrong type.
-    let _: Config = toml::from_str(text).map_err(|error| syntax(&error))?;
-    text.parse::<Table>().map_err(|error| syntax(&error))
+    let values = text.parse::<Table>().map_err(|error| syntax(&error))?;
+    check(&values, |field| {
+        let key = spanned.get_ref().keys().find(|key| *key.get_ref() == *field);
+        let line = key.map_or(1, |key| line_of(text, key.span().start));
+        format!("config file {}, line {line}: {field}", path.display())
+    })?;
+    Ok(values)
 }
 
 fn line_of(text: &str, position: usize) -> usize {
@@ -132,23 +142,18 @@ fn from_text(name: &str, text: &str) -> Value {
     }
 }
 
-/// Deserialises and validates what stands so far; an error is the fault of the source that was added last.
-fn check(values: &Table, source_name: &str) -> Result<Config, ConfigError> {
+/// Deserialises and validates what stands so far; `place` says where the value of a field came from.
+fn check(values: &Table, place: impl Fn(&str) -> String) -> Result<Config, ConfigError> {
+    let wrong = |field: &str, why: String| ConfigError::Value { place: place(field), why };
     let config = Config::deserialize(values.clone()).map_err(|error| {
-        let bad = values
-            .iter()
-            .find(|(name, value)| Config::deserialize(Table::from_iter([((*name).clone(), (*value).clone())])).is_err());
-        ConfigError::Value {
-            source_name: source_name.to_owned(),
-            field: bad.map_or_else(|| "?".to_owned(), |(name, _)| name.clone()),
-            why: error.message().trim().to_owned(),
-        }
+        let alone = |name: &String, value: &Value| Table::from_iter([(name.clone(), value.clone())]);
+        let bad = values.iter().find(|(name, value)| Config::deserialize(alone(name, value)).is_err());
+        let name = bad.map_or("?", |(name, _)| name);
+        let default = Table::try_from(Config::default()).unwrap_or_default();
+        let default = default.get(name).map_or_else(String::new, |value| format!("; the default is {value}"));
+        wrong(name, format!("{}{default}", error.message().trim()))
     })?;
-    config.validate().map_err(|(field, why)| ConfigError::Value {
-        source_name: source_name.to_owned(),
-        field: field.to_owned(),
-        why,
-    })?;
+    config.validate().map_err(|(field, why)| wrong(field, why))?;
     Ok(config)
 }
 
@@ -183,10 +188,11 @@ mod tests {
 
     #[test]
     fn a_wrong_type_and_broken_syntax_are_refused_with_their_line() {
-        assert!(error_of("\nring_buffer_mib = \"big\"\n").starts_with("config file FILE, line 2: "));
+        let error = error_of("\nring_buffer_mib = \"big\"\n");
+        assert!(error.starts_with("config file FILE, line 2: ring_buffer_mib: ") && error.ends_with("default is 4"), "{error}");
         assert!(error_of("listen = \n").starts_with("config file FILE, line 1: "));
-        assert!(error_of("targets = [\"bogus\"]\n").contains("targets: "));
-        assert!(error_of("max_overhead = 7.0\n").contains("max_overhead: 7 is not between"));
+        assert!(error_of("\ntargets = [\"bogus\"]\n").starts_with("config file FILE, line 2: targets: "));
+        assert!(error_of("\n\nmax_overhead = 7.0\n").starts_with("config file FILE, line 3: max_overhead: 7 is not between"));
     }
 
     #[test]
@@ -203,9 +209,12 @@ mod tests {
         assert_eq!(config.targets, ["port:1", "comm:x"]);
 
         let error = load(None, variable("TAILCOMB_MAX_OVERHEAD", "lots"), Vec::new()).expect_err("refused").to_string();
-        assert!(error.starts_with("environment variable TAILCOMB_MAX_OVERHEAD: max_overhead: "), "{error}");
+        assert!(error.starts_with("environment variable TAILCOMB_MAX_OVERHEAD: invalid type"), "{error}");
         let error = load(None, [], vec![("listen", Value::String("nowhere".to_owned()))]).expect_err("refused").to_string();
-        assert!(error.starts_with("flag --listen: listen: "), "{error}");
+        assert!(error.starts_with("flag --listen: `nowhere` is no ADDR:PORT; write for example "), "{error}");
+        let target = vec![("targets", Value::Array(vec![Value::String("prt:1".to_owned())]))];
+        let error = load(None, [], target).expect_err("refused").to_string();
+        assert!(error.starts_with("flag --target: target `prt:1`"), "{error}");
     }
 
     #[test]

@@ -4,11 +4,14 @@
 
 pub mod field;
 mod load;
+pub mod unknown;
+mod values;
 
 use std::{net::SocketAddr, path::PathBuf};
 
 pub use load::{ConfigError, Overrides, load};
 use serde::{Deserialize, Serialize};
+pub use values::parse_listen;
 
 use crate::attribute::{scan::Scanner, targets};
 
@@ -28,6 +31,7 @@ pub enum LogFormat {
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// See [`field::FIELDS`], as for all of them.
+    #[serde(deserialize_with = "values::deserialize_listen")]
     pub listen: SocketAddr,
     /// Names accepted in `Host`, beside the built-in ones.
     pub allowed_hosts: Vec<String>,
@@ -85,10 +89,10 @@ impl Config {
         if let Err(error) = Scanner::new(parsed) {
             return Err(("targets", error.to_string()));
         }
-        if self.log_level.parse::<tracing_subscriber::EnvFilter>().is_err() {
-            return Err(("log_level", format!("`{}` is not a filter; try error, warn, info, debug or trace", self.log_level)));
+        for host in &self.allowed_hosts {
+            values::check_host(host).map_err(|why| ("allowed_hosts", why))?;
         }
-        Ok(())
+        values::check_log_level(&self.log_level).map_err(|why| ("log_level", why))
     }
 
     /// This configuration as a file that `--config` reads, every field with its meaning.
@@ -143,6 +147,8 @@ mod tests {
         assert_eq!(bad(Config { targets: vec!["prt:1".to_owned()], ..Config::default() }), "targets");
         assert_eq!(bad(Config { targets: vec!["unix:/run/x.sock".to_owned()], ..Config::default() }), "targets");
         assert_eq!(bad(Config { targets: vec!["prt:80".to_owned()], ..Config::default() }), "targets");
+        assert_eq!(bad(Config { allowed_hosts: vec!["http://node-7/".to_owned()], ..Config::default() }), "allowed_hosts");
+        assert_eq!(bad(Config { log_level: "zzz".to_owned(), ..Config::default() }), "log_level");
         assert_eq!(bad(Config { log_level: "tailcomb=loud".to_owned(), ..Config::default() }), "log_level");
     }
 }

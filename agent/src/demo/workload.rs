@@ -49,7 +49,11 @@ impl Options {
             });
         }
         if !(Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&self.period) {
-            return Err(DemoError::Setting { name: "period", value: format!("{:?}", self.period), range: "1s to 1h" });
+            return Err(DemoError::Setting {
+                name: "period",
+                value: humantime::format_duration(self.period).to_string(),
+                range: "1s to 1h",
+            });
         }
         Ok(())
     }
