@@ -1,6 +1,7 @@
 //! The agent as a whole, as its users meet it: its binary, its port, a real Prometheus.
 
 mod commands;
+mod crowd;
 mod demo;
 mod ends;
 mod exposition;
@@ -20,6 +21,16 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     tailcomb_tests::case::run(
-        &[scraped::CASES, exposition::CASES, commands::CASES, faults::CASES, whole::CASES, ends::CASES, demo::CASES].concat(),
+        &[
+            scraped::CASES,
+            exposition::CASES,
+            commands::CASES,
+            faults::CASES,
+            whole::CASES,
+            ends::CASES,
+            crowd::CASES,
+            demo::CASES,
+        ]
+        .concat(),
     )
 }

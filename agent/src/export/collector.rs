@@ -1,9 +1,14 @@
-//! Fills the catalogue's families from the store, for each scrape anew.
+//! Fills the catalogue's families from the store, for each scrape of a store that has changed.
 //!
 //! The library encodes; what is given to it are ready counts, native and classic, so that nothing is binned twice.
 
-use std::{fmt, iter, time::SystemTime};
+use std::{
+    fmt, iter,
+    sync::{Mutex, PoisonError},
+    time::SystemTime,
+};
 
+use axum::body::Bytes;
 use prometheus_client::{
     collector::Collector,
     encoding::{
@@ -50,6 +55,16 @@ pub enum RenderError {
 #[derive(Debug)]
 pub struct Exporter {
     registry: Registry,
+    store: Shared,
+    latest: Mutex<Option<Rendered>>,
+}
+
+/// An exposition, and the state of the store that it shows.
+#[derive(Debug)]
+struct Rendered {
+    changes: u64,
+    format: Format,
+    bytes: Bytes,
 }
 
 impl Exporter {
@@ -57,8 +72,8 @@ impl Exporter {
     #[must_use]
     pub fn new(store: Shared) -> Self {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(StoreCollector { store }));
-        Self { registry }
+        registry.register_collector(Box::new(StoreCollector { store: store.clone() }));
+        Self { registry, store, latest: Mutex::default() }
     }
 
     #[cfg(test)]
@@ -66,11 +81,24 @@ impl Exporter {
         &self.registry
     }
 
-    /// All families that have a series.
+    /// All families that have a series. While nothing changes, the same bytes are given to all who ask: a thousand who ask at once
+    /// cost what one costs, in time and in memory.
     ///
     /// # Errors
     /// [`RenderError`] when the encoder refuses a value; with this collector's values it has no reason to.
-    pub fn render(&self, format: Format) -> Result<Vec<u8>, RenderError> {
+    pub fn render(&self, format: Format) -> Result<Bytes, RenderError> {
+        // A change while it is rendered makes it newer than it says, and it is rendered again.
+        let changes = self.store.lock().changes();
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(rendered) = latest.as_ref().filter(|latest| latest.changes == changes && latest.format == format) {
+            return Ok(rendered.bytes.clone());
+        }
+        let bytes = Bytes::from(self.render_anew(format)?);
+        *latest = Some(Rendered { changes, format, bytes: bytes.clone() });
+        Ok(bytes)
+    }
+
+    fn render_anew(&self, format: Format) -> Result<Vec<u8>, RenderError> {
         let mut written = String::new();
         match format {
             Format::Text => prometheus_text::encode(&mut written, &self.registry)?,

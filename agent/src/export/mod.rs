@@ -10,6 +10,7 @@ pub mod http;
 pub mod native;
 pub mod negotiate;
 pub mod parameters;
+mod places;
 pub mod process;
 pub mod serve;
 

@@ -16,6 +16,7 @@ pub mod series;
 pub mod slowest;
 
 use std::{
+    ops::{Deref, DerefMut},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::UNIX_EPOCH,
 };
@@ -97,6 +98,8 @@ pub struct Store {
     started: Anchor,
     latest: Anchor,
     ticks: u64,
+    /// See [`Store::changes`].
+    changes: u64,
     workloads: Workloads,
     /// By label set of `http_server_request_duration_seconds`.
     pub(crate) http: SeriesMap<HttpLabels, Distribution>,
@@ -129,6 +132,7 @@ impl Store {
             started,
             latest: started,
             ticks: 0,
+            changes: 0,
             workloads: Workloads::default(),
             http: SeriesMap::new(budget * 4 / 10),
             generation: SeriesMap::new(budget / 4),
@@ -318,6 +322,12 @@ impl Store {
         self.ticks
     }
 
+    /// Another number than before where something may have changed.
+    #[must_use]
+    pub const fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// What became of each probe; empty before they were loaded.
     #[must_use]
     pub fn probes(&self) -> &[ProbeVerdict] {
@@ -376,9 +386,34 @@ impl Shared {
     }
 
     /// Waits for it. Hold it briefly, and never across an await.
-    pub fn lock(&self) -> MutexGuard<'_, Store> {
+    pub fn lock(&self) -> Locked<'_> {
         // Counters are whole after each statement: a panic elsewhere does not make them wrong.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        Locked(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The store while nobody else has it. Whoever takes it to change it is counted in [`Store::changes`].
+#[derive(Debug)]
+pub struct Locked<'a>(MutexGuard<'a, Store>);
+
+impl Deref for Locked<'_> {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.0
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Store {
+        self.0.changes = self.0.changes.wrapping_add(1);
+        &mut self.0
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Store").field("label_sets", &self.label_sets()).finish_non_exhaustive()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::export::{
 };
 
 fn text(store: &Shared) -> String {
-    String::from_utf8(Exporter::new(store.clone()).render(Format::Text).expect("written")).expect("text")
+    String::from_utf8(Exporter::new(store.clone()).render(Format::Text).expect("written").into()).expect("text")
 }
 
 /// `name{labels}` → value.
@@ -183,4 +183,18 @@ fn each_format_is_what_was_asked_for() {
         assert!(head.contains(&format!("content-type: {content_type}\r\n")), "{head}");
         assert!(String::from_utf8_lossy(&body).contains(holds), "{accept}");
     }
+}
+
+#[test]
+fn the_same_state_is_rendered_once_and_a_change_is_shown_at_once() {
+    let store = full();
+    let exporter = Exporter::new(store.clone());
+    let render = |format| exporter.render(format).expect("written");
+    let first = render(Format::Text);
+    assert_eq!(first.as_ptr(), render(Format::Text).as_ptr(), "rendered twice");
+    assert_ne!(first, render(Format::OpenMetrics));
+    let before = render(Format::Text);
+    store.lock().request(&request("/v1/embeddings", Mode::Unary), &workload("tei"), None);
+    assert_ne!(before, render(Format::Text));
+    assert!(String::from_utf8_lossy(&render(Format::Text)).contains("workload=\"tei\""));
 }
