@@ -1,7 +1,7 @@
 //! Samples that were seen and not counted: position in the per-CPU map `LOST`, with the labels they are exported under.
 
 /// `(stage, reason)` of `tailcomb_lost_total`, by position in the map `LOST`.
-pub const REASONS: [(&str, &str); 10] = [
+pub const REASONS: [(&str, &str); 11] = [
     ("block", "unmatched"),
     ("block", "negative"),
     ("block", "map_full"),
@@ -12,6 +12,7 @@ pub const REASONS: [(&str, &str); 10] = [
     ("socket", "bad_address"),
     ("socket", "desync"),
     ("socket", "unmatched"),
+    ("block", "unseen_end"),
 ];
 
 /// A completion of a request whose start was not seen (it began before the probe, or its state was evicted).
@@ -34,3 +35,5 @@ pub const SOCKET_BAD_ADDRESS: u32 = 7;
 pub const SOCKET_DESYNC: u32 = 8;
 /// A call whose start was not seen.
 pub const SOCKET_UNMATCHED: u32 = 9;
+/// A request of which no end was seen before its memory was used for another.
+pub const BLOCK_UNSEEN_END: u32 = 10;

@@ -61,7 +61,10 @@ fn demo() -> Result<()> {
     ensure!(seen > 600 && health > 0 && in_heatmap <= seen && in_heatmap > seen * 9 / 10, "{in_heatmap} drawn:\n{text}");
     let flushes = text.lines().find(|line| line.starts_with("Flushes    ")).context("no line of flushes")?;
     ensure!(number_before(flushes, " of ")? >= 2, "{flushes}");
-    ensure!(text.lines().any(|line| line == "Lost       0"), "something was lost:\n{text}");
+    // Ends that this kernel does not show (docs/journal/0002) are the one thing that a run may lose, and few of them.
+    let lost = text.lines().find_map(|line| line.strip_prefix("Lost       ")).context("no line of losses")?;
+    let unseen = if text.contains(" in block: unseen_end\n") { number_before(&text, " in block: unseen_end\n")? } else { 0 };
+    ensure!(lost == unseen.to_string() && unseen * 100 <= ios, "something was lost:\n{text}");
 
     let left: Vec<_> = fs::read_dir(folder.path())?.collect::<Result<_, _>>()?;
     ensure!(left.is_empty(), "files are left: {left:?}");

@@ -139,7 +139,7 @@ fn full_ring() -> Result<()> {
     ensure!((counted + lost - all).abs() < 1e-9, "{counted} counted and {lost} lost of {all}");
     let kept = counted - (BEFORE + AFTER) as f64;
     ensure!(FITS.contains(&kept), "{kept} were kept meanwhile, where {FITS:?} fit");
-    let every_reason = later.series("tailcomb_lost_total", &[]);
+    let every_reason = later.series("tailcomb_lost_total", &[("stage", "socket")]);
     ensure!((every_reason.values().sum::<f64>() - lost).abs() < 1e-9, "lost for another reason: {every_reason:?}");
     Ok(())
 }

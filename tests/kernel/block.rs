@@ -12,7 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use aya::programs::BtfTracePoint;
 use nix::libc::O_DSYNC;
 use tailcomb::{
     attribute::device::{Devices, Layer},
@@ -27,7 +28,7 @@ use tailcomb::{
 };
 use tailcomb_common::{
     block::{DEVICE, FLUSH, QUEUE, SUBMIT_WAIT, TOTAL},
-    lost::{BLOCK_MAP_FULL, BLOCK_NEGATIVE, BLOCK_UNMATCHED},
+    lost::{BLOCK_MAP_FULL, BLOCK_NEGATIVE, BLOCK_UNMATCHED, BLOCK_UNSEEN_END},
 };
 use tailcomb_tests::{
     case::{Case, Need},
@@ -59,6 +60,7 @@ pub(crate) const CASES: &[Case] = &[
     case("block_counts_are_the_kernels_own_on_a_busy_disk", || exactly(counts_are_the_kernels_own_on_a_busy_disk)),
     case("block_in_flight_comes_back_to_zero", || exactly(in_flight_comes_back_to_zero)),
     case("block_split_bios_share_their_stamp", || exactly(split_bios_share_their_stamp)),
+    case("block_an_end_that_was_not_shown_is_lost", an_end_that_was_not_shown_is_lost),
     case("block_a_device_goes_while_it_is_busy", a_device_goes_while_it_is_busy),
     case("block_detached_and_attached_again_leaves_nothing", detached_and_attached_again_leaves_nothing),
 ];
@@ -422,6 +424,26 @@ fn split_bios_share_their_stamp() -> Result<()> {
     // Each has a total, so each found the stamp of the bio it was split from.
     ensure!(write.phases[TOTAL].0 == requests && write.phases[SUBMIT_WAIT].0 == requests, "{write:?}");
     nothing_lost(&seen)
+}
+
+fn an_end_that_was_not_shown_is_lost() -> Result<()> {
+    let disk = Loop::make(&real_folder()?, 64 * MIB)?;
+    let file = disk.direct(0)?;
+    let mut block = Block::new(4096);
+    let mut watch = Watch::start()?;
+    let before = watch.now()?;
+    let complete: &mut BtfTracePoint =
+        watch.loaded.ebpf.program_mut("block_rq_complete").context("no such program")?.try_into()?;
+    complete.unload()?;
+    // More than a loop device has tags (128).
+    (0..300).try_for_each(|i| block.write(&file, i * 4096))?;
+    let seen = Difference { device: disk.number, before, after: watch.now()? };
+    let write = seen.of(Operation::Write).count;
+    ensure!(write.started == 300 && write.completed == 0 && (172..300).contains(&write.vanished), "{write:?}");
+    let lost = seen.lost(BLOCK_UNSEEN_END)?;
+    // Other disks lose theirs too.
+    ensure!(lost >= write.vanished, "{lost} counted as lost, {write:?}");
+    Ok(())
 }
 
 fn a_device_goes_while_it_is_busy() -> Result<()> {

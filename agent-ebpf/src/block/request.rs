@@ -12,7 +12,7 @@ use tailcomb_common::{
         ACTIVE, DEVICE, DEVICE_WIDE, FAILED, FLUSH, Key, MAX_REQUESTS, QUEUE, REQUEUED, RequestState, SELF_TEST, SUBMIT_WAIT,
         StartedBio, TOTAL,
     },
-    lost::{BLOCK_MAP_FULL, BLOCK_NEGATIVE, BLOCK_UNMATCHED},
+    lost::{BLOCK_MAP_FULL, BLOCK_NEGATIVE, BLOCK_UNMATCHED, BLOCK_UNSEEN_END},
 };
 
 use super::{
@@ -63,6 +63,7 @@ fn keep(request: Request, new: &RequestState) {
         if old.flags & ACTIVE != 0 {
             // The memory is used for another, so its end was not shown: without this, it would be in flight for ever.
             vanish(old);
+            lost::count(BLOCK_UNSEEN_END);
         }
         *old = *new;
     } else if BLOCK_REQUEST.insert(&request.address(), new, 0).is_err() {

@@ -21,7 +21,7 @@ use tailcomb::{
 };
 use tailcomb_common::{
     block::{Count, PHASES},
-    lost::REASONS,
+    lost::{BLOCK_UNSEEN_END, REASONS},
 };
 
 /// The loaded probe.
@@ -36,10 +36,16 @@ static SKIPPED: AtomicU64 = AtomicU64::new(0);
 /// What the last [`Watch`] lost while it stood, by reason: without it, a figure that is too small can't be explained.
 static LOST: Mutex<String> = Mutex::new(String::new());
 
+/// Requests of which the last [`Watch`] saw no end: their memory was used again, or they stayed in flight.
+static UNSEEN: AtomicU64 = AtomicU64::new(0);
+
 impl Drop for Watch {
     fn drop(&mut self) {
         let lost = match lost::read(&self.loaded.ebpf) {
-            Ok(lost) => format!("{:?}", REASONS.iter().zip(lost).filter(|(_, lost)| *lost > 0).collect::<Vec<_>>()),
+            Ok(lost) => {
+                UNSEEN.fetch_add(lost[BLOCK_UNSEEN_END as usize], Ordering::Relaxed);
+                format!("{:?}", REASONS.iter().zip(lost).filter(|(_, lost)| *lost > 0).collect::<Vec<_>>())
+            }
             Err(error) => format!("unknown: {error}"),
         };
         *LOST.lock().unwrap_or_else(PoisonError::into_inner) = lost;
@@ -50,12 +56,20 @@ impl Drop for Watch {
 
 /// Runs a case whose figures must be exact. Where it fails and the kernel says that it skipped runs of the probe's programs
 /// meanwhile, exactness could not be had: it is said and the case repeated. Without such skips a failure is one.
+///
+/// Some kernels run no programs in the threads of one process and do not count that (docs/journal/0002): then ends are missing
+/// that the probe itself misses. That is a reason to repeat too, but in our own guests, whose kernels have no such process.
 pub(super) fn exactly(case: fn() -> Result<()>) -> Result<()> {
+    let guest = std::env::var_os("TAILCOMB_TEST_GUEST").is_some();
     for _ in 0..4 {
         SKIPPED.store(0, Ordering::Relaxed);
+        UNSEEN.store(0, Ordering::Relaxed);
         match case() {
             Err(error) if SKIPPED.load(Ordering::Relaxed) > 0 => {
                 println!("repeated: the kernel skipped {} runs meanwhile: {error:#}", SKIPPED.load(Ordering::Relaxed));
+            }
+            Err(error) if !guest && UNSEEN.load(Ordering::Relaxed) > 0 => {
+                println!("repeated: {} requests' ends were not shown: {error:#}", UNSEEN.load(Ordering::Relaxed));
             }
             Err(error) => return Err(with_losses(error)),
             Ok(()) => return Ok(()),
@@ -130,6 +144,7 @@ impl Watch {
             thread::sleep(Duration::from_millis(100));
             now = self.now()?;
         }
+        UNSEEN.fetch_add(u64::try_from(now.in_flight(device)).unwrap_or_default(), Ordering::Relaxed);
         Ok(now)
     }
 }
