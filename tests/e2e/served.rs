@@ -84,6 +84,7 @@ impl Served {
             response_bytes: 100,
             event_chunks: 0,
             largest_gap_ns: None,
+            unseen: None,
         };
         let workload = Workload { workload: "server".to_owned(), ..Workload::default() };
         let mut store = self.store.lock();

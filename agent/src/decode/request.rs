@@ -3,7 +3,7 @@
 //! Here a head is read for the last time: of its bytes only a known method and a route of the allow-list go on.
 
 use serde::Serialize;
-use tailcomb_common::socket::{ABORTED, ARRIVAL_UNKNOWN, HEAD_CUT, NDJSON, RequestRecord, SSE};
+use tailcomb_common::socket::{ABORTED, ARRIVAL_UNKNOWN, ENCODED, HEAD_CUT, NDJSON, RequestRecord, SSE, UPGRADED};
 
 use super::{
     command,
@@ -16,6 +16,9 @@ pub const METHODS: [&str; 10] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", 
 
 /// Label of a method that is not in [`METHODS`].
 pub const OTHER_METHOD: &str = "_OTHER";
+
+/// Label `error_type` of a status code that is none.
+pub const OTHER_STATUS: &str = "_OTHER";
 
 /// Does the answer come in events or whole?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -35,6 +38,37 @@ pub enum Outcome {
     Complete,
     /// A reset, a close or the server's death came first.
     Aborted,
+}
+
+/// What of a request, or behind it, was not seen though it was there: a reason of `tailcomb_undecoded_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unseen {
+    /// The rest of the connection: after a status 101 or a successful CONNECT it is no HTTP.
+    Upgraded,
+    /// The events of a stream: it is compressed, so it has no time to first token.
+    Encoded,
+}
+
+impl Unseen {
+    /// Label `reason` of `tailcomb_undecoded_total`.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Upgraded => "upgraded",
+            Self::Encoded => "encoded",
+        }
+    }
+
+    const fn of(flags: u32) -> Option<Self> {
+        if flags & UPGRADED != 0 {
+            Some(Self::Upgraded)
+        } else if flags & ENCODED != 0 && flags & (SSE | NDJSON) != 0 {
+            Some(Self::Encoded)
+        } else {
+            None
+        }
+    }
 }
 
 /// The times of one request, ns of CLOCK_MONOTONIC. `None`: that mark was not reached, or not seen.
@@ -95,6 +129,8 @@ pub struct Request {
     pub event_chunks: u32,
     /// Longest time between two event chunks, ns; `None` where there were not two.
     pub largest_gap_ns: Option<u64>,
+    /// What of it was not seen.
+    pub unseen: Option<Unseen>,
 }
 
 /// Why a record can't be a request. Its times are taken from none of its marks then.
@@ -208,6 +244,7 @@ impl Request {
             response_bytes: record.response_bytes,
             event_chunks: record.event_chunks,
             largest_gap_ns: (record.event_chunks > 1).then_some(record.largest_gap_ns),
+            unseen: Unseen::of(record.flags),
         })
     }
 
@@ -229,10 +266,15 @@ impl Request {
         self.marks.first_read.filter(|_| self.arrival_seen).map(|read| read.saturating_sub(self.marks.arrive))
     }
 
-    /// Label `error_type`, as OpenTelemetry has it: the status code from 500 on, else empty.
+    /// Label `error_type`, as OpenTelemetry has it: the status code from `least` on, else empty. What is no status code of HTTP
+    /// (600 and more) counts as an error (RFC 9110 §15) of one kind, [`OTHER_STATUS`]: a server must not make up label values.
     #[must_use]
-    pub fn error_type(&self) -> String {
-        self.status.filter(|status| *status >= 500).map_or_else(String::new, |status| status.to_string())
+    pub fn error_type(&self, least: u16) -> String {
+        match self.status {
+            Some(status @ 600..) if status >= least => OTHER_STATUS.to_owned(),
+            Some(status) if status >= least => status.to_string(),
+            _ => String::new(),
+        }
     }
 }
 
@@ -285,6 +327,7 @@ mod tests {
                 response_bytes: 4_096,
                 event_chunks: 17,
                 largest_gap_ns: Some(700),
+                unseen: None,
             }
         );
         assert_eq!(request.route.name(), "/v1/chat/completions");
@@ -368,6 +411,42 @@ mod tests {
         }
         for status in [1, 20, 99, 1_000, u16::MAX] {
             assert_eq!(error(|record| record.status = status), Some(RequestError::Status { status }));
+        }
+    }
+
+    #[test]
+    fn status_codes_that_are_none_are_one_error() {
+        let error_type = |status, least| {
+            let mut record = record();
+            record.status = status;
+            decoded(&record).error_type(least)
+        };
+        for (status, from_500, from_400) in [
+            (0, "", ""),
+            (200, "", ""),
+            (404, "", "404"),
+            (503, "503", "503"),
+            (599, "599", "599"),
+            (600, "_OTHER", "_OTHER"),
+            (999, "_OTHER", "_OTHER"),
+        ] {
+            assert_eq!((error_type(status, 500).as_str(), error_type(status, 400).as_str()), (from_500, from_400), "{status}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_seen_has_its_reason() {
+        for (flags, reason) in [
+            (0, None),
+            (SSE, None),
+            (ENCODED, None),
+            (SSE | ENCODED, Some("encoded")),
+            (NDJSON | ENCODED | ABORTED, Some("encoded")),
+            (UPGRADED, Some("upgraded")),
+        ] {
+            let mut record = record();
+            record.flags = flags;
+            assert_eq!(decoded(&record).unseen.map(Unseen::reason), reason, "{flags:#b}");
         }
     }
 

@@ -299,7 +299,7 @@ pub fn requests(store: &Store, pairs: Vec<(String, String)>) -> Result<SlowReque
             crate::store::slowest::PER_MINUTE
         ));
     }
-    Ok(SlowRequests { requests: found.into_iter().map(|request| entry(request, &latest)).collect(), notes })
+    Ok(SlowRequests { requests: found.into_iter().map(|slow| entry(slow, &latest)).collect(), notes })
 }
 
 /// A time, or how long before now: unix ns.
@@ -318,17 +318,18 @@ fn since(text: &str, now_ns: u64) -> Result<u64, String> {
     Ok((seconds * 1e9) as u64)
 }
 
-fn entry(request: &SlowRequest, latest: &Anchor) -> SlowEntry {
+fn entry(slow: &SlowRequest, latest: &Anchor) -> SlowEntry {
+    let request = &slow.request;
     let marks = &request.marks;
     let after = |mark: Option<u64>| mark.map(|at| seconds(at.saturating_sub(marks.arrive)));
     SlowEntry {
         start: rfc3339(latest, marks.arrive),
         duration_seconds: seconds(request.duration_ns()),
-        receive_wait_seconds: after(marks.first_read.filter(|_| request.arrival_seen)),
+        receive_wait_seconds: request.receive_wait_ns().map(seconds),
         head_read_seconds: after(marks.head_read),
         body_read_seconds: after(marks.body_read),
         head_written_seconds: after(marks.head_written),
-        first_token_seconds: after(marks.first_event.filter(|_| request.mode == Mode::Stream)),
+        first_token_seconds: request.time_to_first_token_ns().map(seconds),
         last_event_seconds: after(marks.last_event),
         largest_gap_seconds: request.largest_gap_ns.map(seconds),
         method: request.method,
@@ -339,9 +340,9 @@ fn entry(request: &SlowRequest, latest: &Anchor) -> SlowEntry {
         request_bytes: request.request_bytes,
         response_bytes: request.response_bytes,
         event_chunks: request.event_chunks,
-        workload: Workload::clone(&request.workload),
-        process: request.process.clone(),
-        pid: request.pid,
+        workload: Workload::clone(&slow.workload),
+        process: request.comm.clone(),
+        pid: request.tgid,
     }
 }
 

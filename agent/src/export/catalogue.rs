@@ -162,7 +162,7 @@ pub const UNDECODED: Metric = counter(
     "",
     labels!["reason"; W],
     "socket",
-    "Connections of measured servers whose requests are not in the histograms (any further), and why",
+    "Connections of measured servers whose requests are not in the histograms (any further), and why; `encoded` counts answers whose events could not be seen",
 );
 /// Never complete.
 pub const INCOMPLETE: Metric =
@@ -343,7 +343,16 @@ infinity and in `le=\"+Inf\"`.
   from the start.
 - **W** stands for the labels `namespace, pod, container, workload`. Outside Kubernetes the first three are empty, which is the
   same as absent to Prometheus.
-- `error_type` is empty without an error, `http_response_status_code` where no head was written.
+- `error_type` is empty without an error, `http_response_status_code` where no head was written. A status that is none of HTTP's (600
+  and more) is `other`, with `error_type` `_OTHER`.
+- `workload` is the systemd unit, else the process name. Of a process that was gone before it could be looked at, it is that of the
+  measured processes of its name; where there is none, its own name as the request's record has it, if its first thread read the
+  request: a thread's name is not taken for the process's. Else it is `unknown`.
+- **Not seen**, and counted in `tailcomb_undecoded_total`: what follows on a connection after a status 101 or a successful CONNECT
+  (`upgraded`; the request itself is in the histograms), and the events of a compressed stream (`encoded`; its duration is in the
+  histograms, it has no time to first token and no gaps). `docs/probes/socket.md` lists the other reasons.
+- In this version `data: [DONE]` counts as an event like any other, so a stream of nothing else has a time to first token; and an
+  error that a server sends as an event under status 200 is not recognised: such a stream counts as a success.
 - Beyond the series budget (`series_budget`) requests are counted under the value `other`, and in
   `tailcomb_lost_total{stage=\"store\",reason=\"series_budget\"}`. When nine tenths of it are used, series without a sample for an
   hour are given up.

@@ -89,8 +89,20 @@ pub enum Status {
     None,
     /// The code.
     Code(u16),
-    /// Beyond the budget.
+    /// No status code of HTTP (RFC 9110 §15 ends at 599), or beyond the budget.
     Other,
+}
+
+impl Status {
+    /// Of an answer; `None` where no head was written.
+    #[must_use]
+    pub const fn of(status: Option<u16>) -> Self {
+        match status {
+            None => Self::None,
+            Some(code @ 100..=599) => Self::Code(code),
+            Some(_) => Self::Other,
+        }
+    }
 }
 
 /// Labels of `http_server_request_duration_seconds`.

@@ -164,7 +164,7 @@ impl Store {
                 operation,
                 provider: provider.unwrap_or(UNKNOWN),
                 route: request.route,
-                error_type: gen_ai_error_type(request),
+                error_type: request.error_type(OPERATION_ERRORS),
                 workload: Arc::clone(&workload),
             };
             first_token =
@@ -183,6 +183,9 @@ impl Store {
         let unplaced = self.heatmaps.request(request, first_token, &workload);
         self.lost.add(lost::HEATMAP, unplaced);
         self.slowest.offer(request, &workload);
+        if let Some(unseen) = request.unseen {
+            self.undecoded(unseen.reason(), &workload);
+        }
         // Label sets, heatmaps and slow requests can't hold as many: each sweep makes room for many new ones.
         if self.workloads.len() > 2 * self.options.series_budget + SWEEP_SLACK {
             self.workloads.sweep();
@@ -192,9 +195,9 @@ impl Store {
     fn count_http(&mut self, request: &Request, workload: &Arc<Workload>) -> bool {
         let labels = HttpLabels {
             method: request.method,
-            status: request.status.map_or(Status::None, Status::Code),
+            status: Status::of(request.status),
             route: request.route,
-            error_type: request.error_type(),
+            error_type: request.error_type(SERVER_ERRORS),
             mode: request.mode,
             outcome: request.outcome,
             workload: Arc::clone(workload),
@@ -357,11 +360,11 @@ impl Store {
     }
 }
 
-/// `error_type` of an operation: any status from 400 on. A refused prompt is a failed operation, though no failure of the HTTP
-/// server, for which OpenTelemetry counts from 500 on; among the successful it would read as a very quick answer.
-fn gen_ai_error_type(request: &Request) -> String {
-    request.status.filter(|status| *status >= 400).map_or_else(String::new, |status| status.to_string())
-}
+/// From which status on an HTTP server has failed, for OpenTelemetry.
+const SERVER_ERRORS: u16 = 500;
+/// From which status on an operation of a model has failed: a refused prompt is a failed operation, though no failure of the HTTP
+/// server; among the successful it would read as a very quick answer.
+const OPERATION_ERRORS: u16 = 400;
 
 fn observe(distribution: &mut Option<Distribution>, buckets: &Arc<buckets::Buckets>, value: u64) {
     distribution.get_or_insert_with(|| Distribution::new(buckets)).observe(value);

@@ -6,13 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::{
-    attribute::workload::Workload,
-    decode::{
-        request::{Marks, Mode, Outcome, Request},
-        route::Route,
-    },
-};
+use crate::{attribute::workload::Workload, decode::request::Request};
 
 /// Most requests kept of one minute.
 pub const PER_MINUTE: usize = 50;
@@ -21,64 +15,13 @@ pub const MINUTES: u64 = 30;
 
 const MINUTE_NS: u64 = 60 * 1_000_000_000;
 
-/// One request, as much of it as may be shown.
+/// One request and whose it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowRequest {
-    /// Its times.
-    pub marks: Marks,
-    /// Was the arrival itself seen?
-    pub arrival_seen: bool,
-    /// Method.
-    pub method: &'static str,
-    /// Route of the allow-list.
-    pub route: Route,
-    /// Status code; `None` where no head was written.
-    pub status: Option<u16>,
-    /// Unary or stream.
-    pub mode: Mode,
-    /// Complete or aborted.
-    pub outcome: Outcome,
-    /// Body bytes received.
-    pub request_bytes: u64,
-    /// Body bytes sent.
-    pub response_bytes: u64,
-    /// Chunks of a stream that carried an event.
-    pub event_chunks: u32,
-    /// Longest time between two of them, ns.
-    pub largest_gap_ns: Option<u64>,
+    /// The request.
+    pub request: Request,
     /// Whose.
     pub workload: Arc<Workload>,
-    /// Command name of the thread that read it.
-    pub process: String,
-    /// Its process.
-    pub pid: u32,
-}
-
-impl SlowRequest {
-    /// Arrive → end, ns.
-    #[must_use]
-    pub const fn duration_ns(&self) -> u64 {
-        self.marks.end.saturating_sub(self.marks.arrive)
-    }
-
-    fn of(request: &Request, workload: &Arc<Workload>) -> Self {
-        Self {
-            marks: request.marks,
-            arrival_seen: request.arrival_seen,
-            method: request.method,
-            route: request.route,
-            status: request.status,
-            mode: request.mode,
-            outcome: request.outcome,
-            request_bytes: request.request_bytes,
-            response_bytes: request.response_bytes,
-            event_chunks: request.event_chunks,
-            largest_gap_ns: request.largest_gap_ns,
-            workload: Arc::clone(workload),
-            process: request.comm.clone(),
-            pid: request.tgid,
-        }
-    }
 }
 
 /// Ordered by duration alone; among equals the later one is the lesser, so that it goes first.
@@ -132,7 +75,7 @@ impl Slowest {
             }
             requests.pop();
         }
-        let kept = Box::new(SlowRequest::of(request, workload));
+        let kept = Box::new(SlowRequest { request: request.clone(), workload: Arc::clone(workload) });
         requests.push(Reverse(BySlowness(duration, Reverse(request.marks.end), kept)));
     }
 
@@ -149,7 +92,7 @@ impl Slowest {
             .iter()
             .filter(|minute| minute.number >= since_ns / MINUTE_NS)
             .flat_map(|minute| minute.requests.iter().map(|Reverse(request)| request))
-            .filter(|request| request.2.marks.end >= since_ns)
+            .filter(|request| request.2.request.marks.end >= since_ns)
             .collect();
         found.sort_unstable_by(|a, b| b.cmp(a));
         found.into_iter().take(most).map(|request| &*request.2).collect()
@@ -177,6 +120,7 @@ impl Slowest {
 #[cfg(test)]
 mod tests {
     use super::{super::tests::request, *};
+    use crate::decode::request::{Marks, Mode};
 
     fn offered(ends_and_durations: &[(u64, u64)]) -> Slowest {
         let mut slowest = Slowest::default();
@@ -197,10 +141,10 @@ mod tests {
         let slowest = offered(&slow.chain(quick).collect::<Vec<_>>());
         assert_eq!(slowest.len(), PER_MINUTE + 10);
         let all = slowest.since(0, 1_000);
-        assert_eq!(all.first().map(|request| request.duration_ns()), Some(1_000_999));
-        assert_eq!(all[PER_MINUTE - 1].duration_ns(), 1_000_950);
+        assert_eq!(all.first().map(|slow| slow.request.duration_ns()), Some(1_000_999));
+        assert_eq!(all[PER_MINUTE - 1].request.duration_ns(), 1_000_950);
         let late = slowest.since(MINUTE_NS * 6, 3);
-        assert_eq!(late.iter().map(|request| request.duration_ns()).collect::<Vec<_>>(), [19, 18, 17]);
+        assert_eq!(late.iter().map(|slow| slow.request.duration_ns()).collect::<Vec<_>>(), [19, 18, 17]);
     }
 
     #[test]

@@ -2,7 +2,7 @@ use super::*;
 use std::{sync::LazyLock, time::Duration};
 
 use crate::decode::{
-    request::{Marks, Mode},
+    request::{Marks, Mode, Unseen},
     route::Routes,
 };
 
@@ -37,6 +37,7 @@ pub(crate) fn request(route: &str, mode: Mode) -> Request {
         response_bytes: 2_000,
         event_chunks: 0,
         largest_gap_ns: None,
+        unseen: None,
     }
 }
 
@@ -161,4 +162,40 @@ fn a_detached_probe_leaves_no_series() {
     assert_eq!((store.block.len(), store.http.len()), (0, 1));
     store.set_probes(vec![verdict("block", false), verdict("socket", false)]);
     assert_eq!(store.label_sets(), 0);
+}
+
+#[test]
+fn a_server_that_makes_up_status_codes_makes_no_series_of_them() {
+    let mut store = Store::new(Options::default(), at(0));
+    for status in 100..1_000 {
+        let mut request = request("/v1/models", Mode::Unary);
+        request.status = Some(status);
+        store.request(&request, &workload("server"), None);
+    }
+    let of_others = |labels: &HttpLabels| labels.status == Status::Other;
+    assert_eq!(store.http.iter().filter(|(labels, _)| of_others(labels)).count(), 1);
+    let others: u64 = store
+        .http
+        .iter()
+        .filter(|(labels, _)| of_others(labels))
+        .flat_map(|(_, it)| it.native().slots())
+        .map(|(_, count)| count)
+        .sum();
+    assert_eq!(others, 400, "none of them is lost");
+    let errors: Vec<&str> =
+        store.http.iter().filter(|(labels, _)| of_others(labels)).map(|(labels, _)| labels.error_type.as_str()).collect();
+    assert_eq!(errors, ["_OTHER"]);
+}
+
+#[test]
+fn what_of_a_request_is_not_seen_is_counted_beside_it() {
+    let mut store = Store::new(Options::default(), at(0));
+    let mut stream = request("/v1/chat/completions", Mode::Stream);
+    stream.unseen = Some(Unseen::Encoded);
+    stream.marks.first_event = None;
+    store.request(&stream, &workload("server"), None);
+    let undecoded: Vec<_> = store.undecoded.iter().map(|(labels, count)| (labels.reason, *count)).collect();
+    assert_eq!(undecoded, [("encoded", 1)]);
+    assert_eq!(store.http.iter().count(), 1);
+    assert!(store.generation.iter().all(|(_, values)| values.time_to_first_token.is_none()));
 }
