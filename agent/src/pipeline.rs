@@ -1,10 +1,13 @@
 //! The stages joined: source → decode → attribute → store. The one file that knows all of them.
 //!
-//! Everything here runs on one thread. [`Pipeline::drain`] takes what the ring buffer holds, a budget at a time, so that the
-//! HTTP server beside it is never kept waiting; [`Pipeline::tick`] does the rest, once a second.
+//! Everything here runs on one thread, but the scan for targets, which has its own. [`Pipeline::drain`] takes what the ring
+//! buffer holds, a budget at a time, so that the HTTP server beside it is never kept waiting; [`Pipeline::tick`] does the rest,
+//! once a second; [`Pipeline::pump`] does both for ever.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
+    io,
+    ops::ControlFlow,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -12,12 +15,16 @@ use std::{
 use aya_log::EbpfLogger;
 use log::Log;
 use tailcomb_common::lost::{REASONS, SOCKET_MAP_FULL};
+use tokio::{
+    task::yield_now,
+    time::{MissedTickBehavior, interval, sleep},
+};
 
 use crate::{
     attribute::{
         device::Devices,
         engine::Engine,
-        scan::{Changes, InKernel, ScanError, Scanner},
+        scan::{Found, InKernel, Known, ScanError, ScanThread, Scanner},
         targets::{self, TargetError},
         workload::{Workload, Workloads},
     },
@@ -41,6 +48,12 @@ use crate::{
 pub const POLL: Duration = Duration::from_millis(50);
 /// How often everything else is done.
 pub const TICK: Duration = Duration::from_secs(1);
+/// How long the start waits for the first scan.
+const FIRST_SCAN: Duration = Duration::from_secs(5);
+/// After this many ticks in which a scan still runs, that is said.
+const LATE_SCAN: u32 = 10;
+/// How long it is remembered which server a measured process was that has ended.
+const REMEMBERED_NS: u64 = 10 * 1_000_000_000;
 /// Most records taken before others get their turn.
 const BUDGET: usize = 2_000;
 
@@ -53,6 +66,9 @@ pub enum StartError {
     /// A target that can't be looked for.
     #[error(transparent)]
     Scan(#[from] ScanError),
+    /// No thread for the scan.
+    #[error("no thread for the scan of processes could be started: {0}; look at the limit on processes (ulimit -u, pids.max)")]
+    Thread(#[source] io::Error),
     /// No probe can be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -64,7 +80,11 @@ pub struct Pipeline {
     loaded: Loaded,
     socket: Option<SocketProbe>,
     block: Option<BlockReader>,
-    scanner: Scanner,
+    scan: ScanThread,
+    /// Ticks since the scan that runs began.
+    scan_ticks: u32,
+    /// The processes that are measured, and those that were until just now, with the time at which they last were.
+    members: HashMap<u32, (Known, u64)>,
     routes: Routes,
     workloads: Workloads,
     devices: Devices,
@@ -103,7 +123,9 @@ impl Pipeline {
             loaded,
             socket,
             block,
-            scanner,
+            scan: ScanThread::start(scanner).map_err(StartError::Thread)?,
+            scan_ticks: 0,
+            members: HashMap::new(),
             routes: Routes::default(),
             workloads: Workloads::default(),
             devices: Devices::new(),
@@ -112,30 +134,60 @@ impl Pipeline {
             lost_before,
             diagnostics,
         };
-        pipeline.scan();
-        for target in pipeline.scanner.unmatched() {
-            tracing::info!(%target, "no process matches this target yet; it is looked for each second");
+        pipeline.begin_scan();
+        if let Some(found) = pipeline.scan.wait(FIRST_SCAN).and_then(|found| pipeline.apply_scan(found)) {
+            for target in found.unmatched {
+                tracing::info!(%target, "no process matches this target yet; it is looked for each second");
+            }
         }
         Ok(pipeline)
     }
 
+    /// Drains and ticks for ever, or until `after_tick`, called after each tick, breaks.
+    pub async fn pump<B>(&mut self, mut after_tick: impl FnMut() -> ControlFlow<B>) -> B {
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let more = self.drain();
+            tokio::select! {
+                biased;
+                _ = tick.tick() => {
+                    self.tick(Instant::now());
+                    if let ControlFlow::Break(value) = after_tick() {
+                        return value;
+                    }
+                }
+                () = yield_now(), if more => {}
+                () = sleep(POLL), if !more => {}
+            }
+        }
+    }
+
     /// Takes up to a budget of records out of the ring buffer; true where more are waiting.
     pub fn drain(&mut self) -> bool {
+        if let Some(found) = self.scan.poll() {
+            self.apply_scan(found);
+        }
         let Some(socket) = &mut self.socket else { return false };
         let now = monotonic_ns();
         let mut store = self.store.lock();
-        let (routes, workloads, scanner) = (&self.routes, &mut self.workloads, &self.scanner);
+        let (routes, workloads, members) = (&self.routes, &mut self.workloads, &self.members);
         let drained = socket.drain(BUDGET, |bytes| match decode::decode(bytes, routes) {
             Ok(Decoded::Request(request)) => {
-                let workload = workload_of(workloads, request.tgid, request.marks.end, now);
-                let provider = scanner.member(request.tgid).and_then(|member| member.engine).map(Engine::name);
-                store.request(&request, &workload, provider);
+                let seen = Seen { tgid: request.tgid, comm: &request.comm, by_first_thread: request.tid == request.tgid };
+                let workload = workload_of(workloads, seen, request.marks.end, now);
+                let engine = members
+                    .get(&request.tgid)
+                    .map_or_else(|| workloads.kin(&request.comm).and_then(|kin| kin.engine), |(member, _)| member.engine);
+                store.request(&request, &workload, engine.map(Engine::name));
             }
-            Ok(Decoded::Incomplete(incomplete)) => {
-                store.incomplete(&workload_of(workloads, incomplete.tgid, now, now));
+            Ok(Decoded::Incomplete(it)) => {
+                let seen = Seen { tgid: it.tgid, comm: &it.comm, by_first_thread: it.tid == it.tgid };
+                store.incomplete(&workload_of(workloads, seen, now, now));
             }
-            Ok(Decoded::Undecoded(undecoded)) => {
-                store.undecoded(undecoded.reason, &workload_of(workloads, undecoded.tgid, now, now));
+            Ok(Decoded::Undecoded(it)) => {
+                let seen = Seen { tgid: it.tgid, comm: &it.comm, by_first_thread: false };
+                store.undecoded(it.reason, &workload_of(workloads, seen, now, now));
             }
             Err(error) => store.add_lost(("decode", error.reason()), 1),
         });
@@ -147,15 +199,15 @@ impl Pipeline {
         if let Some(diagnostics) = &mut self.diagnostics {
             diagnostics.flush();
         }
-        self.scan();
+        self.begin_scan();
         self.read_block();
         self.read_lost();
         self.watch_overhead(now);
         self.store.lock().tick(Anchor::now());
     }
 
-    /// Tells the kernel which processes and ports are measured now.
-    fn scan(&mut self) {
+    /// Has the processes looked through, unless they still are.
+    fn begin_scan(&mut self) {
         let Some(socket) = &mut self.socket else { return };
         let targets = socket.targets();
         let in_kernel = match targets.processes().and_then(|processes| Ok(InKernel { processes, ports: targets.ports()? })) {
@@ -165,26 +217,43 @@ impl Pipeline {
                 return;
             }
         };
-        let changes = match self.scanner.scan(&in_kernel) {
-            Ok(changes) => changes,
-            Err(error) => {
-                tracing::warn!(%error, "the processes could not be looked through; targets stay as they are");
-                return;
-            }
-        };
-        if changes.is_empty() {
+        if self.scan.begin(in_kernel) {
+            self.scan_ticks = 0;
             return;
         }
-        tracing::debug!(?changes, "targets changed");
+        self.scan_ticks += 1;
+        if self.scan_ticks == LATE_SCAN {
+            tracing::warn!(
+                "looking through the processes takes longer than {LATE_SCAN} s: targets stay as they are meanwhile; /proc is slow"
+            );
+        }
+    }
+
+    /// Tells the kernel which processes and ports are measured now, as a scan found.
+    fn apply_scan(&mut self, found: Result<Found, ScanError>) -> Option<Found> {
+        let socket = self.socket.as_mut()?;
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(%error, "the processes could not be looked through; targets stay as they are");
+                return None;
+            }
+        };
         let now = monotonic_ns();
-        for tgid in &changes.added_processes {
-            // Known from now on, also when it has died before its first request is read.
-            self.workloads.resolve(*tgid, now, now);
+        self.members.retain(|_, (_, seen_ns)| now.saturating_sub(*seen_ns) < REMEMBERED_NS);
+        self.members.extend(found.members.iter().map(|(tgid, known)| (*tgid, (*known, now))));
+        for process in &found.new {
+            self.workloads.learn(process.clone(), now);
         }
-        for error in apply(targets, &changes, &self.scanner) {
-            tracing::warn!(%error, "a target could not be told to the kernel");
-            self.store.lock().add_lost(REASONS[SOCKET_MAP_FULL as usize], 1);
+        self.workloads.learn_names(found.members.values().map(|known| (known.id, known.engine)), now);
+        if !found.changes.is_empty() {
+            tracing::debug!(changes = ?found.changes, "targets changed");
+            for error in apply(socket.targets(), &found) {
+                tracing::warn!(%error, "a target could not be told to the kernel");
+                self.store.lock().add_lost(REASONS[SOCKET_MAP_FULL as usize], 1);
+            }
         }
+        Some(found)
     }
 
     /// Reads the disks' figures.
@@ -297,14 +366,14 @@ fn self_test_folders(state_dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Tells the kernel's maps; what ended goes first, to make room. Returns what the kernel refused.
-fn apply(targets: &mut TargetMaps, changes: &Changes, scanner: &Scanner) -> Vec<SocketError> {
+fn apply(targets: &mut TargetMaps, Found { changes, members, .. }: &Found) -> Vec<SocketError> {
     let mut refused = Vec::new();
     let mut note = |result: Result<(), SocketError>| refused.extend(result.err());
     changes.removed_processes.iter().for_each(|tgid| note(targets.remove_process(*tgid)));
     changes.removed_ports.iter().for_each(|port| note(targets.remove_port(*port)));
     changes.added_ports.iter().for_each(|port| note(targets.add_port(port.port, port.claims)));
     for tgid in &changes.added_processes {
-        let every_port = scanner.member(*tgid).is_some_and(|member| member.every_port);
+        let every_port = members.get(tgid).is_some_and(|member| member.every_port);
         note(targets.add_process(*tgid, every_port));
     }
     refused
@@ -320,6 +389,27 @@ fn open_socket(loaded: &mut Loaded) -> Option<SocketProbe> {
     }
 }
 
-fn workload_of(workloads: &mut Workloads, tgid: u32, at_ns: u64, now_ns: u64) -> Workload {
-    workloads.resolve(tgid, at_ns, now_ns).map_or_else(Workload::unknown, |process| process.workload.clone())
+/// Who was seen by the kernel half.
+#[derive(Clone, Copy)]
+struct Seen<'a> {
+    tgid: u32,
+    /// Command name of the thread that was seen.
+    comm: &'a str,
+    /// Is that thread the process's first, whose name is the process's name?
+    by_first_thread: bool,
+}
+
+/// Whose a record is. A process that was gone before it could be looked at is taken for one of the measured processes of its name; where
+/// there are none of one workload, it has its own name, if that is known.
+fn workload_of(workloads: &mut Workloads, seen: Seen<'_>, at_ns: u64, now_ns: u64) -> Workload {
+    if let Some(process) = workloads.resolve(seen.tgid, at_ns, now_ns) {
+        return process.workload.clone();
+    }
+    if let Some(workload) = workloads.kin(seen.comm).and_then(|kin| kin.workload.clone()) {
+        return workload;
+    }
+    if seen.by_first_thread && !seen.comm.is_empty() {
+        return Workload { workload: seen.comm.to_owned(), ..Workload::default() };
+    }
+    Workload::unknown()
 }

@@ -3,6 +3,7 @@
 mod commands;
 mod crowd;
 mod demo;
+mod edges;
 mod ends;
 mod exposition;
 mod faults;
@@ -20,6 +21,14 @@ fn main() -> ExitCode {
         eprintln!("the server of a case: {error:#}");
         return ExitCode::FAILURE;
     }
+    match edges::be_if_told() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("the server of a case: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    }
     tailcomb_tests::case::run(
         &[
             scraped::CASES,
@@ -29,6 +38,7 @@ fn main() -> ExitCode {
             whole::CASES,
             ends::CASES,
             crowd::CASES,
+            edges::CASES,
             demo::CASES,
         ]
         .concat(),

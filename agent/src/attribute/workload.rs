@@ -1,12 +1,14 @@
 //! The labels W of the contract: `namespace, pod, container, workload`.
 
-use std::{collections::HashMap, fs, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use serde::Serialize;
 
 use super::{
     cgroup::Cgroups,
-    process::{self, ProcessId},
+    engine::Engine,
+    node::{Node, ProcFs},
+    process::ProcessId,
 };
 use crate::clock;
 
@@ -64,6 +66,22 @@ pub const CAPACITY: usize = 4_096;
 #[derive(Debug, Default)]
 pub struct Workloads {
     known: HashMap<u32, Entry>,
+    /// What the measured processes of a name have in common, with the time at which there last was one.
+    names: HashMap<String, (Kin, u64)>,
+}
+
+/// How long the measured processes of a name are remembered after the last one was seen.
+const NAMES_NS: u64 = 300 * 1_000_000_000;
+/// Most names that are remembered.
+const NAMES: usize = 1_024;
+
+/// What the measured processes of one name have in common; `None` where they differ.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kin {
+    /// Whose they are.
+    pub workload: Option<Workload>,
+    /// Which server they run.
+    pub engine: Option<Engine>,
 }
 
 #[derive(Debug)]
@@ -81,7 +99,7 @@ impl Workloads {
     ///
     /// `None`: it was gone before it could be looked at; who has the number now is not taken for it.
     pub fn resolve(&mut self, tgid: u32, at_ns: u64, now_ns: u64) -> Option<Arc<Process>> {
-        self.resolve_with(tgid, at_ns, now_ns, look)
+        self.resolve_with(tgid, at_ns, now_ns, |tgid| look(&ProcFs, tgid))
     }
 
     fn resolve_with(&mut self, tgid: u32, at_ns: u64, now_ns: u64, look: fn(u32) -> Option<Process>) -> Option<Arc<Process>> {
@@ -98,6 +116,41 @@ impl Workloads {
         entry.used_ns = now_ns;
         let had_it = |process: &&Arc<Process>| start_ns(process.id.start) <= at_ns;
         Some(&entry.process).into_iter().chain(&entry.before).find(had_it).cloned()
+    }
+
+    /// Takes what a scan saw of a process: it is known from now on, also when it has died before its first request is read.
+    pub fn learn(&mut self, process: Process, now_ns: u64) {
+        let tgid = process.id.tgid;
+        match self.known.get_mut(&tgid) {
+            Some(entry) => entry.renew(process, now_ns),
+            None => self.insert(tgid, process, now_ns),
+        }
+    }
+
+    /// Takes which processes are measured now, and which server each runs, if a known one.
+    pub fn learn_names(&mut self, members: impl IntoIterator<Item = (ProcessId, Option<Engine>)>, now_ns: u64) {
+        let mut now: HashMap<&str, Kin> = HashMap::new();
+        for (id, engine) in members {
+            let Some(process) = self.known.get(&id.tgid).map(|entry| &entry.process).filter(|process| process.id == id) else {
+                continue;
+            };
+            let kin = now.entry(&process.name).or_insert_with(|| Kin { workload: Some(process.workload.clone()), engine });
+            kin.workload = kin.workload.take().filter(|workload| *workload == process.workload);
+            kin.engine = kin.engine.filter(|other| Some(*other) == engine);
+        }
+        for (name, kin) in now {
+            if self.names.len() < NAMES || self.names.contains_key(name) {
+                self.names.insert(name.to_owned(), (kin, now_ns));
+            }
+        }
+        self.names.retain(|_, (_, seen_ns)| now_ns.saturating_sub(*seen_ns) < NAMES_NS);
+    }
+
+    /// What measured processes of this name have in common, seen within the last five minutes: for one that was gone before it could be
+    /// looked at, as the child that a server forks for a connection is.
+    #[must_use]
+    pub fn kin(&self, name: &str) -> Option<&Kin> {
+        self.names.get(name).map(|(kin, _)| kin)
     }
 
     /// How many processes are kept.
@@ -139,12 +192,13 @@ impl Entry {
     }
 }
 
-/// Reads a process from `/proc`.
-fn look(tgid: u32) -> Option<Process> {
-    let stat = process::stat(tgid).ok()?;
-    let cgroups = Cgroups::parse(&String::from_utf8_lossy(&fs::read(process::path(tgid, "cgroup")).ok()?));
+/// Reads a process; `None` where it is gone.
+#[must_use]
+pub fn look(node: &impl Node, tgid: u32) -> Option<Process> {
+    let stat = node.stat(tgid).ok()?;
+    let cgroups = node.cgroups(tgid).ok()?;
     // The number may have gone to another process in between.
-    if process::stat(tgid).ok()?.id != stat.id {
+    if node.stat(tgid).ok()?.id != stat.id {
         return None;
     }
     let workload = Workload::of_host(&cgroups, &stat.name);
@@ -217,6 +271,42 @@ mod tests {
     }
 
     #[test]
+    fn kin_is_what_processes_of_a_name_share() {
+        let mut workloads = Workloads::default();
+        let of = |tgid, name: &str, unit: &str| {
+            let workload = Workload { workload: unit.to_owned(), ..Workload::default() };
+            Process { workload, ..process(tgid, 1, name) }
+        };
+        let id = |tgid| ProcessId { tgid, start: 1 };
+        for found in
+            [of(1, "vllm", "a.service"), of(2, "vllm", "a.service"), of(3, "python3", "a.service"), of(4, "python3", "b.service")]
+        {
+            workloads.learn(found, 0);
+        }
+        let members = || (1..5).map(|tgid| (id(tgid), (tgid < 3).then_some(Engine::Vllm)));
+        workloads.learn_names(members(), 0);
+        let unit = |workloads: &Workloads, name| workloads.kin(name).and_then(|kin| kin.workload.clone()).map(|it| it.workload);
+        assert_eq!(unit(&workloads, "vllm").as_deref(), Some("a.service"));
+        assert_eq!(workloads.kin("vllm").and_then(|kin| kin.engine), Some(Engine::Vllm));
+        assert_eq!((unit(&workloads, "python3"), unit(&workloads, "nginx")), (None, None));
+        // Remembered for a while after the last one, and who has their numbers now is not taken for them.
+        workloads.learn_names((1..5).map(|tgid| (ProcessId { tgid, start: 9 }, None)), NAMES_NS - 1);
+        assert_eq!(unit(&workloads, "vllm").as_deref(), Some("a.service"));
+        workloads.learn_names([], NAMES_NS);
+        assert_eq!(unit(&workloads, "vllm"), None);
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        let mut workloads = Workloads::default();
+        for tgid in 0..3_000 {
+            workloads.learn(process(tgid, 1, &format!("p{tgid}")), 0);
+        }
+        workloads.learn_names((0..3_000).map(|tgid| (ProcessId { tgid, start: 1 }, None)), 0);
+        assert_eq!(workloads.names.len(), NAMES);
+    }
+
+    #[test]
     fn memory_is_bounded_and_the_used_stay() {
         let mut workloads = Workloads::default();
         let look = |tgid| Some(process(tgid, 1, "p"));
@@ -231,7 +321,7 @@ mod tests {
     #[test]
     fn this_process_is_named_by_its_first_thread() {
         let tgid = std::process::id();
-        let expected = fs::read_to_string(process::path(tgid, "comm")).expect("procfs");
+        let expected = std::fs::read_to_string(crate::attribute::process::path(tgid, "comm")).expect("procfs");
         let now = clock::monotonic_ns();
         let found = Workloads::default().resolve(tgid, now, now).expect("this process");
         assert_eq!(found.name, expected.trim_end());

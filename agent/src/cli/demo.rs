@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     io::{IsTerminal, Write},
     net::SocketAddr,
+    ops::ControlFlow,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -14,7 +15,7 @@ use tailcomb_common::block;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
-    time::{MissedTickBehavior, interval, sleep},
+    time::sleep,
 };
 
 use super::{BAD_USAGE, GRACE, OK, start_logging};
@@ -27,7 +28,7 @@ use crate::{
         truth::{Counters, Endpoint},
     },
     export::{http::Server, parameters},
-    pipeline::{POLL, Pipeline, TICK},
+    pipeline::{POLL, Pipeline},
     probes::loader,
     render::{Mark, Style},
     store::{
@@ -130,12 +131,21 @@ async fn measure(flags: &Demo, mut config: Config, server: Server, mut workload:
     pipeline.tick(Instant::now());
     let start_ns = begin(&mut workload).await?;
     let mut progress = Progress::new(flags.duration);
-    let end = Instant::now() + flags.duration;
+    let after_tick = || match workload.check() {
+        Ok(()) => {
+            progress.show(&store, workload.progress());
+            ControlFlow::Continue(())
+        }
+        Err(error) => ControlFlow::Break(error),
+    };
     tokio::select! {
-        result = pump(&mut pipeline, &mut workload, &store, &mut progress, end) => result?,
+        failed = pipeline.pump(after_tick) => return Err(failed.into()),
+        () = sleep(flags.duration) => {}
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
+    // What the disks did since the last tick belongs to the last second.
+    pipeline.tick(Instant::now());
     progress.end();
     let ended_ns = monotonic_ns();
     // The last answers are still on their way: the probes stay on until the clients have them.
@@ -166,34 +176,6 @@ async fn begin(workload: &mut Running) -> Result<u64> {
     sleep(Duration::from_secs_f64(1.0 - unix.fract())).await;
     workload.begin()?;
     Ok(monotonic_ns())
-}
-
-/// Drains and ticks until `end`.
-async fn pump(
-    pipeline: &mut Pipeline,
-    workload: &mut Running,
-    store: &Shared,
-    progress: &mut Progress,
-    end: Instant,
-) -> Result<()> {
-    let mut tick = interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while Instant::now() < end {
-        let more = pipeline.drain();
-        tokio::select! {
-            biased;
-            _ = tick.tick() => {
-                pipeline.tick(Instant::now());
-                workload.check()?;
-                progress.show(store, workload.progress());
-            }
-            () = tokio::task::yield_now(), if more => {}
-            () = sleep(POLL), if !more => {}
-        }
-    }
-    // What the disks did since the last tick belongs to the last second.
-    pipeline.tick(Instant::now());
-    Ok(())
 }
 
 /// Takes the run out of the store.

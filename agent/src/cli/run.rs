@@ -1,12 +1,11 @@
 //! `tailcomb run`: the agent.
 
-use std::time::Instant;
+use std::{convert::Infallible, ops::ControlFlow};
 
 use anyhow::{Context, Result};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
-    time::{MissedTickBehavior, interval, sleep},
 };
 
 use super::{GRACE, OK, Run, print, start_logging};
@@ -14,7 +13,7 @@ use crate::{
     clock::Anchor,
     config::Config,
     export::http::Server,
-    pipeline::{POLL, Pipeline, TICK},
+    pipeline::Pipeline,
     store::{self, Shared, Store},
 };
 
@@ -44,32 +43,18 @@ async fn agent(config: Config) -> Result<()> {
     let server = Server::bind(config.listen).await?;
     let options = store::Options { series_budget: config.series_budget as usize, ..store::Options::default() };
     let store = Shared::new(Store::new(options, Anchor::now()));
-    let pipeline = Pipeline::start(&config, store.clone())?;
+    let mut pipeline = Pipeline::start(&config, store.clone())?;
     tracing::info!(address = %server.local_addr(), "serving /metrics");
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(server.serve(store, config.allowed_hosts.clone(), stopped));
     tokio::select! {
-        () = pump(pipeline) => {}
+        never = pipeline.pump(|| ControlFlow::<Infallible>::Continue(())) => match never {},
         _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
         _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
     }
-    // The pipeline is dropped by now: everything is detached. A scrape under way is still answered.
+    // Everything is detached first. A scrape under way is still answered.
+    drop(pipeline);
     let _ = stop.send(true);
     let _ = tokio::time::timeout(GRACE, serving).await;
     Ok(())
-}
-
-/// Drains and ticks for ever.
-async fn pump(mut pipeline: Pipeline) {
-    let mut tick = interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        let more = pipeline.drain();
-        tokio::select! {
-            biased;
-            _ = tick.tick() => pipeline.tick(Instant::now()),
-            () = tokio::task::yield_now(), if more => {}
-            () = sleep(POLL), if !more => {}
-        }
-    }
 }

@@ -101,6 +101,7 @@ mod tests {
         let incomplete = Incomplete {
             connection: record.connection,
             tgid: record.tgid,
+            tid: record.tid,
             comm: "vllm-worker".to_owned(),
             cgroup_id: record.cgroup_id,
             local_port: record.local_port,

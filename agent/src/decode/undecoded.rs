@@ -29,6 +29,8 @@ pub struct Incomplete {
     pub connection: u64,
     /// Process that read what there was.
     pub tgid: u32,
+    /// Thread that read it.
+    pub tid: u32,
     /// Command name of the thread that read it.
     pub comm: String,
     /// cgroup v2 id of that thread.
@@ -44,6 +46,7 @@ impl Incomplete {
         Self {
             connection: record.connection,
             tgid: record.tgid,
+            tid: record.tid,
             comm: command(&record.comm),
             cgroup_id: record.cgroup_id,
             local_port: record.local_port,

@@ -8,6 +8,7 @@ mod ports;
 mod processes;
 #[cfg(test)]
 mod tests;
+mod thread;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -15,6 +16,7 @@ use std::{
 };
 
 use serde::Serialize;
+pub use thread::{Found, Known, ScanThread};
 
 use super::{
     engine::Engine,
@@ -199,6 +201,11 @@ impl<N: Node> Scanner<N> {
     #[must_use]
     pub fn all(&self) -> bool {
         self.targets.contains(&Target::All)
+    }
+
+    /// The node.
+    fn node(&self) -> &N {
+        &self.node
     }
 
     /// The targets.
