@@ -19,6 +19,9 @@ const REQUEST: &str = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:8000\r\n
     Content-Type: application/json\r\nContent-Length: 62\r\n\r\n\
     {\"model\":\"tiny\",\"prompt\":\"hello there\",\"max_tokens\":16,\"n\":1 }";
 
+/// Bytes of its head.
+pub(crate) const HEAD_BYTES: usize = REQUEST.len() - 62;
+
 /// The server's process; it ends with this value.
 pub(crate) struct Server {
     child: Child,
@@ -79,7 +82,7 @@ fn answer(mut stream: TcpStream) -> Option<()> {
     }
 }
 
-/// Sends `rate` requests a second over `connections` for `span`; how many were answered.
+/// Sends `rate` requests a second (infinite: one after the other) over `connections` for `span`; how many were answered.
 pub(crate) fn drive(port: u16, connections: u32, rate: f64, span: Duration) -> Result<u64> {
     let pause = Duration::from_secs_f64(f64::from(connections) / rate);
     let threads: Vec<_> = (0..connections)
@@ -92,7 +95,7 @@ pub(crate) fn drive(port: u16, connections: u32, rate: f64, span: Duration) -> R
                 let mut answered: u32 = 0;
                 loop {
                     let due = begun + pause * answered;
-                    if due.duration_since(begun) >= span {
+                    if due.max(Instant::now()).duration_since(begun) >= span {
                         return Ok(answered.into());
                     }
                     thread::sleep(due.saturating_duration_since(Instant::now()));

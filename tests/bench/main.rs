@@ -5,6 +5,7 @@
 
 mod disk;
 mod load;
+mod probe;
 mod program;
 mod requests;
 mod scan;
@@ -23,6 +24,18 @@ pub(crate) struct Effort {
     pub span: Duration,
 }
 
+/// One part of the figures, as text.
+type Measure = fn(Effort) -> Result<String>;
+
+/// Every part, in the order in which they are printed.
+const PARTS: [(&str, Measure); 5] = [
+    ("syscalls", syscalls::measure),
+    ("requests", requests::measure),
+    ("probe", probe::measure),
+    ("disk", disk::measure),
+    ("scan", scan::measure),
+];
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     // The server of the load runs in a process of its own, as a target does.
@@ -32,8 +45,12 @@ fn main() -> Result<()> {
         return load::serve(port.parse()?);
     }
     let quick = arguments.iter().any(|argument| argument == "--quick");
-    if let Some(unknown) = arguments.iter().find(|argument| *argument != "--quick") {
-        bail!("unknown argument {unknown}; usage: cargo xtask bench [--quick]");
+    let chosen: Vec<&str> = arguments.iter().map(String::as_str).filter(|argument| *argument != "--quick").collect();
+    if let Some(unknown) = chosen.iter().find(|name| PARTS.iter().all(|(part, _)| part != *name)) {
+        bail!(
+            "unknown argument {unknown}; usage: cargo xtask bench [--quick] [PART]…, with the parts {}",
+            PARTS.map(|(name, _)| name).join(", ")
+        );
     }
     if !nix::unistd::geteuid().is_root() {
         bail!("the benchmark loads eBPF programs: run it as root");
@@ -43,10 +60,11 @@ fn main() -> Result<()> {
     } else {
         Effort { rounds: 9, span: Duration::from_secs(10) }
     };
-    println!("{}", syscalls::measure(effort)?);
-    println!("{}", requests::measure(effort)?);
-    println!("{}", disk::measure(effort)?);
-    println!("{}", scan::measure(effort)?);
+    for (name, measure) in PARTS {
+        if chosen.is_empty() || chosen.contains(&name) {
+            println!("{}", measure(effort)?);
+        }
+    }
     Ok(())
 }
 

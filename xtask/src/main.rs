@@ -39,7 +39,7 @@ enum Chore {
     Test(test::Options),
     /// Set up, build for release, and print what the agent costs.
     Bench {
-        /// As for the benchmark: `--quick`.
+        /// As for the benchmark: `--quick`, and the names of parts.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
