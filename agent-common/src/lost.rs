@@ -1,17 +1,13 @@
 //! Samples that were seen and not counted: position in the per-CPU map `LOST`, with the labels they are exported under.
 
 /// `(stage, reason)` of `tailcomb_lost_total`, by position in the map `LOST`.
-pub const REASONS: [(&str, &str); 11] = [
+pub const REASONS: [(&str, &str); 7] = [
     ("block", "unmatched"),
     ("block", "negative"),
     ("block", "map_full"),
     ("socket", "ring_full"),
     ("socket", "map_full"),
     ("socket", "negative"),
-    ("socket", "too_large"),
-    ("socket", "bad_address"),
-    ("socket", "desync"),
-    ("socket", "unmatched"),
     ("block", "unseen_end"),
 ];
 
@@ -21,19 +17,11 @@ pub const BLOCK_UNMATCHED: u32 = 0;
 pub const BLOCK_NEGATIVE: u32 = 1;
 /// No room in a map for a new device, operation or request.
 pub const BLOCK_MAP_FULL: u32 = 2;
-/// The ring buffer had no room for a record.
+/// The ring buffer had no room for a record. What is not decoded is not lost but undecoded, and has its own records.
 pub const SOCKET_RING_FULL: u32 = 3;
-/// No room in a map for a new connection, thread or process.
+/// No room in a map for a new connection, request, thread or process.
 pub const SOCKET_MAP_FULL: u32 = 4;
 /// An end before its start.
 pub const SOCKET_NEGATIVE: u32 = 5;
-/// More bytes or pieces in one call than the scanner follows.
-pub const SOCKET_TOO_LARGE: u32 = 6;
-/// The bytes of a call could not be read (paged out, or gone).
-pub const SOCKET_BAD_ADDRESS: u32 = 7;
-/// Bytes that are no HTTP/1.1 at that point: the connection is followed no further.
-pub const SOCKET_DESYNC: u32 = 8;
-/// A call whose start was not seen.
-pub const SOCKET_UNMATCHED: u32 = 9;
 /// A request of which no end was seen before its memory was used for another.
-pub const BLOCK_UNSEEN_END: u32 = 10;
+pub const BLOCK_UNSEEN_END: u32 = 6;

@@ -100,8 +100,8 @@ pub struct RequestRecord {
 shared!(RequestRecord, 344);
 
 /// [`UndecodedRecord::reason`]s, with the value of the label `reason` of `tailcomb_undecoded_total`, by position.
-pub const UNDECODED_REASONS: [&str; 9] =
-    ["tls", "http2", "mid_stream", "io_uring", "splice", "too_large", "desync", "bad_address", "unknown"];
+pub const UNDECODED_REASONS: [&str; 10] =
+    ["tls", "http2", "mid_stream", "io_uring", "splice", "too_large", "desync", "bad_address", "unknown", "pipelined"];
 /// A TLS record.
 pub const UNDECODED_TLS: u32 = 0;
 /// The HTTP/2 client preface.
@@ -112,7 +112,7 @@ pub const UNDECODED_MID_STREAM: u32 = 2;
 pub const UNDECODED_IO_URING: u32 = 3;
 /// Bytes that moved by another call without a buffer to read: sendfile, splice, sendmmsg, recvmmsg.
 pub const UNDECODED_SPLICE: u32 = 4;
-/// More bytes or pieces in one call, or more requests waiting on one connection, than the scanner follows.
+/// More chunks, messages or bytes in one call than the scanner follows.
 pub const UNDECODED_TOO_LARGE: u32 = 5;
 /// HTTP/1.1 that stopped being it.
 pub const UNDECODED_DESYNC: u32 = 6;
@@ -120,8 +120,10 @@ pub const UNDECODED_DESYNC: u32 = 6;
 pub const UNDECODED_BAD_ADDRESS: u32 = 7;
 /// First bytes of no known protocol.
 pub const UNDECODED_UNKNOWN: u32 = 8;
+/// More requests waiting on one connection than are kept; the connection itself is followed all the same.
+pub const UNDECODED_PIPELINED: u32 = 9;
 
-/// A connection of a target that is not followed (any further), sent once.
+/// Requests of a target that are not measured, sent once for each loss.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct UndecodedRecord {
@@ -138,7 +140,9 @@ pub struct UndecodedRecord {
     /// The server's local TCP port.
     pub local_port: u16,
     /// Always 0.
-    pub padding: [u16; 3],
+    pub padding: u16,
+    /// Requests that had begun and are not measured; 0 = none had: it is the connection that is not followed.
+    pub requests: u32,
     /// Command name of that thread, zero-padded.
     pub comm: [u8; 16],
 }

@@ -9,12 +9,18 @@ static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(REASONS.len() as u
 /// One more lost sample of the reason at `position`.
 #[inline(always)]
 pub(crate) fn count(position: u32) {
+    count_many(position, 1);
+}
+
+/// So many more of them.
+#[inline(always)]
+pub(crate) fn count_many(position: u32, more: u64) {
     #[cfg(feature = "log")]
     diagnose(position);
     if let Some(counter) = LOST.get_ptr_mut(position) {
         // SAFETY: the value belongs to this CPU, and programs do not preempt one another in the middle of an addition
         // often enough to matter: at worst one lost sample is counted once instead of twice.
-        unsafe { *counter += 1 };
+        unsafe { *counter += more };
     }
 }
 

@@ -187,7 +187,7 @@ impl Pipeline {
             }
             Ok(Decoded::Undecoded(it)) => {
                 let seen = Seen { tgid: it.tgid, comm: &it.comm, by_first_thread: false };
-                store.undecoded(it.reason, &workload_of(workloads, seen, now, now));
+                store.undecoded(it.reason, it.count, &workload_of(workloads, seen, now, now));
             }
             Err(error) => store.add_lost(("decode", error.reason()), 1),
         });

@@ -112,14 +112,16 @@ pub(super) fn moved(direction: u64, sk: u64, bytes: u64, find: impl FnOnce() -> 
     if !is_target(tgid) {
         return;
     }
-    let known = connection(sk);
-    if known
-        .as_ref()
-        .is_some_and(|connection| connection.mode == IGNORED || (connection.mode == WAITING && direction == RESPONSES))
-    {
-        return;
-    }
-    if known.is_none() && !is_tcp(sk) {
+    let mut known = connection(sk);
+    if let Some(connection) = &mut known {
+        if connection.mode == IGNORED {
+            return;
+        }
+        if connection.mode == WAITING && direction == RESPONSES {
+            connection.spoke = 1;
+            return;
+        }
+    } else if !is_tcp(sk) {
         return;
     }
     let Some(scan) = scan_of(direction) else { return };
@@ -129,6 +131,8 @@ pub(super) fn moved(direction: u64, sk: u64, bytes: u64, find: impl FnOnce() -> 
     scan.sk = sk;
     scan.total = bytes;
     scan.at = 0;
+    scan.copied = 0;
+    scan.events = 0;
     scan.pieces = 0;
     scan.piece = 0;
     scan.piece_at = 0;
@@ -145,6 +149,12 @@ pub(super) fn moved(direction: u64, sk: u64, bytes: u64, find: impl FnOnce() -> 
                 connection.arrivals.drop_read(sk);
                 return;
             }
+            if connection.spoke == 0 {
+                // A request before anything was said to the last: which answer is whose can't be told any more.
+                connection.mode = IGNORED;
+                return;
+            }
+            connection.machines = [Machine::requests(), Machine::responses()];
             connection.mode = FOLLOWED;
             connection
         }
@@ -153,6 +163,7 @@ pub(super) fn moved(direction: u64, sk: u64, bytes: u64, find: impl FnOnce() -> 
             connection
         }
     };
+    let dropped = connection.dropped;
     scan.machine = connection.machines[(direction & 1) as usize];
     scan.machine.begin_write();
     if direction == REQUESTS {
@@ -161,9 +172,13 @@ pub(super) fn moved(direction: u64, sk: u64, bytes: u64, find: impl FnOnce() -> 
     kernel::forget();
     scan::walk(sk, direction);
     kernel::forget();
-    connection.machines[(direction & 1) as usize] = scan.machine;
+    if connection.dropped == dropped {
+        connection.machines[(direction & 1) as usize] = scan.machine;
+    }
     if direction == REQUESTS {
         connection.arrivals.drop_read(sk);
+    } else {
+        marks::settle(connection, scan);
     }
 }
 
@@ -185,10 +200,9 @@ fn adopt(sk: u64, direction: u64) -> Option<&'static mut Connection> {
     }
     let scan = scan_of(REQUESTS)?;
     if direction == REQUESTS && scan.window_len > 2 && matches!(scan.window[0], 0x14..=0x17) && scan.window[1] == 3 {
-        marks::undecoded(connection, UNDECODED_TLS);
+        marks::undecoded(connection, sk, UNDECODED_TLS, direction);
     } else {
-        marks::undecoded(connection, UNDECODED_MID_STREAM);
-        connection.mode = WAITING;
+        marks::undecoded(connection, sk, UNDECODED_MID_STREAM, direction);
     }
     None
 }

@@ -10,7 +10,7 @@ use tailcomb_common::lost::SOCKET_MAP_FULL;
 
 use super::{
     call, marks,
-    state::{CLAIMS, CONNECTIONS, IGNORED, PORTS, PORTS_ONLY, TGIDS, connection, measured},
+    state::{CLAIMS, CONNECTIONS, DEPTH, IGNORED, PIPELINED, PORTS, PORTS_ONLY, Place, TGIDS, connection, measured},
 };
 use crate::{kernel, lost};
 
@@ -51,7 +51,7 @@ fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
         if let Some(connection) = connection(sk)
             && connection.mode != IGNORED
         {
-            marks::close(connection, now(), true);
+            marks::close(sk, now(), true);
         }
     } else if new == CLOSE {
         // A reset or a time-out. A call that moved its bytes before may not have been seen yet, so nothing is said before
@@ -93,7 +93,14 @@ fn tcp_destroy_sock(ctx: RawTracePointContext) -> i32 {
         if connection.mode != IGNORED {
             // SAFETY: a helper without arguments.
             let now = if connection.cut_ns == 0 { unsafe { bpf_ktime_get_ns() } } else { connection.cut_ns };
-            marks::close(connection, now, false);
+            marks::close(sk, now, false);
+        }
+        if connection.pipelines != 0 {
+            // What two directions at once may have left.
+            for slot in 0..DEPTH as u64 {
+                // Hardly ever there.
+                let _ = PIPELINED.remove(Place { sk, slot });
+            }
         }
         // It is there: nobody else removes it.
         let _ = CONNECTIONS.remove(sk);

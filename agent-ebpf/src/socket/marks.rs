@@ -1,65 +1,70 @@
 //! What the byte machines say becomes marks of a request, and a finished request a record.
 
-use super::{
-    arrival::Arrivals,
-    state::{Connection, DEPTH, IGNORED, RECORDS, Scan},
-};
-use crate::{
-    kernel::{forget, masked},
-    lost,
-};
 use aya_ebpf::helpers::{
     bpf_get_current_cgroup_id, bpf_get_current_pid_tgid,
     generated::{bpf_get_current_comm, bpf_probe_read_kernel, bpf_ringbuf_output},
 };
 use tailcomb_common::{
-    http1::{BEGIN, END, EVENT, FAILED, Failure, HEAD, RequestKind, UPGRADE},
-    lost::{SOCKET_DESYNC, SOCKET_NEGATIVE, SOCKET_RING_FULL},
+    http1::{BEGIN, END, FAILED, Failure, HEAD, RequestKind, UPGRADE},
+    lost::{SOCKET_MAP_FULL, SOCKET_NEGATIVE, SOCKET_RING_FULL},
     socket::{
         ABORTED, ARRIVAL_UNKNOWN, CLOSE_DELIMITED, ENCODED, HEAD_BYTES, HEAD_CUT, Header, KIND_REQUEST, KIND_UNDECODED, NDJSON,
-        RequestRecord, SSE, UNDECODED_DESYNC, UNDECODED_HTTP2, UNDECODED_TLS, UNDECODED_TOO_LARGE, UNDECODED_UNKNOWN, UPGRADED,
+        RequestRecord, SSE, UNDECODED_DESYNC, UNDECODED_HTTP2, UNDECODED_PIPELINED, UNDECODED_TLS, UNDECODED_UNKNOWN, UPGRADED,
         UndecodedRecord,
     },
+};
+
+use super::{
+    arrival::Arrivals,
+    state::{
+        Connection, DEPTH, FOLLOWED, IGNORED, PIPELINED, PIPELINED_NEW, RECORDS, REQUESTS, RESPONSES, Scan, WAITING, WINDOW,
+        connection, place, record, slot,
+    },
+};
+use crate::{
+    kernel::{forget, masked},
+    lost,
 };
 
 /// `BPF_RB_NO_WAKEUP`: the reader looks by itself; waking it for each record is the dearest thing there is.
 const NO_WAKEUP: u64 = 1;
 
-/// Position of a request's number in `slots` and `kinds`.
+/// The machine of requests came to where `scan` is, and said `signals`. Returns 0 when nothing more is to be read.
 #[inline(always)]
-fn slot(number: u32) -> usize {
-    masked::<{ DEPTH as u64 - 1 }>(u64::from(number)) as usize & (DEPTH - 1)
-}
-
-/// The machine of requests went from `from` to where `scan` is, and said `signals`. Returns 0 when nothing more is to be read.
-#[inline(always)]
-pub(super) fn request(connection: &mut Connection, scan: &mut Scan, from: u64, signals: u64) -> u64 {
+pub(super) fn request(connection: &mut Connection, scan: &mut Scan, signals: u64) -> u64 {
+    if connection.mode != FOLLOWED {
+        // The other direction gave it up.
+        return 0;
+    }
     let signals = signals as u8;
     if signals & FAILED != 0 {
-        return failed(connection, scan);
+        return failed(connection, scan, REQUESTS);
     }
-    let mut from = from;
     if signals & BEGIN != 0 {
-        if connection.asked.wrapping_sub(connection.answered) >= DEPTH as u32 {
-            undecoded(connection, UNDECODED_TOO_LARGE);
-            return 0;
-        }
-        from = scan.at.wrapping_sub(1);
+        scan.copied = scan.at.wrapping_sub(1);
         begin(connection, scan);
+        if scan.at < scan.window_at.wrapping_add(scan.window_len) {
+            return 1;
+        }
     }
     // Answered before it was read to its end: its record is gone.
     if connection.asked == connection.answered {
         return 1;
     }
     let number = connection.asked.wrapping_sub(1);
-    let record = &mut connection.slots[slot(number)];
+    if signals & HEAD != 0 && !remember_kind(connection, number, scan.machine.kind()) {
+        undecoded(connection, scan.sk, UNDECODED_PIPELINED, REQUESTS);
+        return 0;
+    }
+    let Some(record) = record(connection, scan.sk, number) else { return 1 };
     if record.head_read_ns == 0 {
-        copy_head(record, scan, from);
+        copy_head(record, scan);
     }
     if signals & HEAD != 0 {
         record.head_read_ns = scan.now;
-        connection.kinds[slot(number)] = scan.machine.kind().0;
-        identify(record);
+        if record.first_read_ns != scan.now {
+            identify(record);
+        }
     }
     if signals & END != 0 {
         record.body_read_ns = scan.now;
@@ -68,34 +73,77 @@ pub(super) fn request(connection: &mut Connection, scan: &mut Scan, from: u64, s
     1
 }
 
+/// Keeps what the response to a request depends on. With more than [`DEPTH`] requests in progress, two share a place: that is no
+/// harm as long as they are of one kind. False: they are not, so that the responses can't be framed any more.
+#[inline(always)]
+fn remember_kind(connection: &mut Connection, number: u32, kind: RequestKind) -> bool {
+    let place = &mut connection.kinds[slot(number)];
+    let kind = kind.to_byte();
+    let shared = number.wrapping_sub(connection.answered) >= DEPTH as u32;
+    if shared {
+        return *place == kind;
+    }
+    *place = kind;
+    true
+}
+
 /// A request's first byte.
 #[inline(always)]
 fn begin(connection: &mut Connection, scan: &Scan) {
     let number = connection.asked;
     let arrival = arrival(&connection.arrivals, scan);
-    let record = &mut connection.slots[slot(number)];
-    record.header = Header { kind: KIND_REQUEST, size: size_of::<RequestRecord>() as u32 };
-    record.arrive_ns = arrival.unwrap_or(scan.now);
-    record.first_read_ns = scan.now;
-    record.head_read_ns = 0;
-    record.body_read_ns = 0;
-    record.head_written_ns = 0;
-    record.first_event_ns = 0;
-    record.last_event_ns = 0;
-    record.largest_gap_ns = 0;
-    record.end_ns = 0;
-    record.connection = connection.id;
-    record.request_bytes = 0;
-    record.response_bytes = 0;
-    record.event_chunks = 0;
-    record.flags = if arrival.is_some() { 0 } else { ARRIVAL_UNKNOWN };
-    record.status = 0;
-    record.local_port = connection.local_port as u16;
-    record.head_len = 0;
-    record.padding = 0;
-    identify(record);
+    let (id, local_port) = (connection.id, connection.local_port);
+    if let Some(record) = place_for(connection, scan.sk, number) {
+        record.header = Header { kind: KIND_REQUEST, size: size_of::<RequestRecord>() as u32 };
+        record.arrive_ns = arrival.unwrap_or(scan.now);
+        record.first_read_ns = scan.now;
+        record.head_read_ns = 0;
+        record.body_read_ns = 0;
+        record.head_written_ns = 0;
+        record.first_event_ns = 0;
+        record.last_event_ns = 0;
+        record.largest_gap_ns = 0;
+        record.end_ns = 0;
+        record.connection = id;
+        record.request_bytes = 0;
+        record.response_bytes = 0;
+        record.event_chunks = 0;
+        record.flags = if arrival.is_some() { 0 } else { ARRIVAL_UNKNOWN };
+        record.status = 0;
+        record.local_port = local_port as u16;
+        record.head_len = 0;
+        record.padding = 0;
+        identify(record);
+    }
     forget();
     connection.asked = number.wrapping_add(1);
+}
+
+/// A place for the record of the request `number`, which begins. Where there is none the request is counted as not measured, and
+/// the connection is followed all the same.
+#[inline(always)]
+fn place_for(connection: &mut Connection, sk: u64, number: u32) -> Option<&mut RequestRecord> {
+    let waiting = number.wrapping_sub(connection.answered);
+    if waiting == 0 {
+        connection.first = number;
+        return Some(&mut connection.record);
+    }
+    connection.pipelines = 1;
+    if waiting >= DEPTH as u32 {
+        tell(connection, UNDECODED_PIPELINED, 1);
+        return None;
+    }
+    let place = place(sk, number);
+    let template = PIPELINED_NEW.get_ptr(0)?;
+    // SAFETY: the template is never written; the map copies it.
+    if PIPELINED.insert(place, unsafe { &*template }, 0).is_err() {
+        lost::count(SOCKET_MAP_FULL);
+        return None;
+    }
+    // SAFETY: this direction alone adds entries, and the other takes them away after they are answered.
+    let pipelined = PIPELINED.get_ptr_mut(place).map(|pipelined| unsafe { &mut *pipelined })?;
+    pipelined.number = u64::from(number);
+    Some(&mut pipelined.record)
 }
 
 /// When the byte before `scan.at` became readable.
@@ -122,11 +170,13 @@ fn comm(name: &mut [u8; 16]) {
     unsafe { bpf_get_current_comm(name.as_mut_ptr().cast(), 16) };
 }
 
-/// Keeps the bytes from `from` to `scan.at`, as far as there is room: all are in the window.
+/// Keeps the bytes up to `scan.at` that are not kept yet, as far as there is room: all are in the window.
 #[inline(always)]
-fn copy_head(record: &mut RequestRecord, scan: &Scan, from: u64) {
+fn copy_head(record: &mut RequestRecord, scan: &mut Scan) {
     let have = u64::from(record.head_len);
+    let from = scan.copied;
     let count = scan.at.wrapping_sub(from);
+    scan.copied = scan.at;
     let room = (HEAD_BYTES as u64).wrapping_sub(have);
     let kept = if count < room { count } else { room };
     if count > room {
@@ -135,7 +185,7 @@ fn copy_head(record: &mut RequestRecord, scan: &Scan, from: u64) {
     if kept == 0 {
         return;
     }
-    let source = masked::<255>(from.wrapping_sub(scan.window_at));
+    let source = masked::<{ WINDOW - 1 }>(from.wrapping_sub(scan.window_at));
     // SAFETY: `have + kept` ≤ HEAD_BYTES; the verifier only sees that both are below 256, hence `Connection::slack`.
     let result = unsafe {
         bpf_probe_read_kernel(
@@ -152,9 +202,13 @@ fn copy_head(record: &mut RequestRecord, scan: &Scan, from: u64) {
 /// The machine of responses said `signals`. Returns 0 when nothing more is to be read.
 #[inline(always)]
 pub(super) fn response(connection: &mut Connection, scan: &mut Scan, signals: u64) -> u64 {
+    if connection.mode != FOLLOWED {
+        // As above.
+        return 0;
+    }
     let signals = signals as u8;
     if signals & FAILED != 0 {
-        return failed(connection, scan);
+        return failed(connection, scan, RESPONSES);
     }
     if connection.asked == connection.answered {
         // An answer to nothing, such as 408 on an idle connection: it ends with a close.
@@ -163,27 +217,46 @@ pub(super) fn response(connection: &mut Connection, scan: &mut Scan, signals: u6
     }
     let number = connection.answered;
     if signals & BEGIN != 0 {
-        scan.machine.answer(&RequestKind(connection.kinds[slot(number)]));
+        scan.machine.answer(&RequestKind::from_byte(connection.kinds[slot(number)]));
+        if signals == BEGIN {
+            return 1;
+        }
     }
-    let record = &mut connection.slots[slot(number)];
-    if signals & HEAD != 0 {
-        record.head_written_ns = scan.now;
-        describe(record, scan);
-    }
-    if signals & EVENT != 0 {
-        event(record, scan.now);
+    if let Some(record) = record(connection, scan.sk, number) {
+        if signals & HEAD != 0 {
+            record.head_written_ns = scan.now;
+            describe(record, scan);
+        }
+        events(record, scan);
+        if signals & END == 0 {
+            return 1;
+        }
+        if signals & UPGRADE != 0 {
+            record.flags |= UPGRADED;
+        }
+        record.end_ns = scan.now;
+        record.response_bytes = scan.machine.body_bytes();
     }
     if signals & END == 0 {
         return 1;
     }
+    finish(connection, scan.sk, number);
     if signals & UPGRADE != 0 {
-        record.flags |= UPGRADED;
         connection.mode = IGNORED;
+        return 0;
     }
-    record.end_ns = scan.now;
-    record.response_bytes = scan.machine.body_bytes();
-    finish(connection, number);
-    if signals & UPGRADE != 0 { 0 } else { 1 }
+    1
+}
+
+/// The call is dealt with: events that no later signal brought along are set.
+#[inline(always)]
+pub(super) fn settle(connection: &mut Connection, scan: &mut Scan) {
+    if scan.events != 0
+        && connection.mode == FOLLOWED
+        && let Some(record) = record(connection, scan.sk, connection.answered)
+    {
+        events(record, scan);
+    }
 }
 
 /// What the response's head says.
@@ -206,9 +279,15 @@ fn describe(record: &mut RequestRecord, scan: &Scan) {
     record.flags |= flags;
 }
 
-/// One more event.
+/// The events that this call has brought so far.
 #[inline(always)]
-fn event(record: &mut RequestRecord, now: u64) {
+fn events(record: &mut RequestRecord, scan: &mut Scan) {
+    let count = scan.events;
+    if count == 0 {
+        return;
+    }
+    scan.events = 0;
+    let now = scan.now;
     if record.first_event_ns == 0 {
         record.first_event_ns = now;
     } else if now != record.last_event_ns {
@@ -218,33 +297,39 @@ fn event(record: &mut RequestRecord, now: u64) {
         }
     }
     record.last_event_ns = now;
-    record.event_chunks += 1;
+    record.event_chunks = record.event_chunks.wrapping_add(count as u32);
 }
 
-/// Sends the request with that number, which has its end.
+/// Sends the request with that number, which has its end, and goes on to the next.
 #[inline(always)]
-fn finish(connection: &mut Connection, number: u32) {
+fn finish(connection: &mut Connection, sk: u64, number: u32) {
     let reading = connection.asked.wrapping_sub(1) == number;
-    let record = &mut connection.slots[slot(number)];
-    if record.body_read_ns == 0 && reading {
-        // Answered before its body was read to the end.
-        record.request_bytes = connection.machines[0].body_bytes();
-    }
-    if record.head_read_ns == 0 {
-        record.flags |= ABORTED;
-    }
-    if record.end_ns < record.arrive_ns {
-        lost::count(SOCKET_NEGATIVE);
-    } else {
-        send(core::ptr::from_ref(record));
+    let body_bytes = connection.machines[0].body_bytes();
+    if let Some(record) = record(connection, sk, number) {
+        if record.body_read_ns == 0 && reading {
+            // Answered before its body was read to the end.
+            record.request_bytes = body_bytes;
+        }
+        if record.head_read_ns == 0 {
+            record.flags |= ABORTED;
+        }
+        if record.end_ns < record.arrive_ns {
+            lost::count(SOCKET_NEGATIVE);
+        } else if !send(core::ptr::from_ref(record)) {
+            lost::count(SOCKET_RING_FULL);
+        }
     }
     forget();
+    if connection.first != number && connection.pipelines != 0 {
+        // Not there: there was no room for it.
+        let _ = PIPELINED.remove(place(sk, number));
+    }
     connection.answered = number.wrapping_add(1);
 }
 
-/// Puts a record into the ring buffer.
+/// Puts a record into the ring buffer; false where it has no room.
 #[inline(always)]
-fn send<T>(record: *const T) {
+fn send<T>(record: *const T) -> bool {
     // SAFETY: the kernel copies a whole record out of valid memory.
     let result = unsafe {
         bpf_ringbuf_output(
@@ -254,37 +339,49 @@ fn send<T>(record: *const T) {
             NO_WAKEUP,
         )
     };
-    if result != 0 {
-        lost::count(SOCKET_RING_FULL);
-    }
+    result == 0
 }
 
 /// The connection ends, or its server sends nothing any more: what is in progress ends with it.
-pub(super) fn close(connection: &mut Connection, now: u64, in_order: bool) {
-    for turn in 0..DEPTH as u32 {
-        let number = connection.answered;
-        if connection.asked == number {
+#[inline(always)]
+pub(super) fn close(sk: u64, now: u64, in_order: bool) {
+    for turn in 0..DEPTH as u64 {
+        if socket_end(sk, now, u64::from(turn == 0 && in_order), u64::from(turn == 0)) == 0 {
             break;
         }
-        let machine = connection.machines[1];
-        let complete = turn == 0 && in_order && machine.ends_at_close();
-        let record = &mut connection.slots[slot(number)];
+    }
+    if let Some(connection) = connection(sk) {
+        connection.mode = IGNORED;
+    }
+}
+
+/// Ends the eldest request in progress; `in_order`: not 0 where an end of the connection may complete it; `eldest`: not 0 where
+/// its response may have begun. Returns 0 when there was none.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn socket_end(sk: u64, now: u64, in_order: u64, eldest: u64) -> u64 {
+    let Some(connection) = connection(sk) else { return 0 };
+    let number = connection.answered;
+    if connection.asked == number {
+        return 0;
+    }
+    let machine = connection.machines[1];
+    if let Some(record) = record(connection, sk, number) {
         record.end_ns = now;
-        if turn == 0 && !machine.is_idle() {
+        if eldest != 0 && !machine.is_idle() {
             record.response_bytes = machine.body_bytes();
         }
-        if !complete {
+        if in_order == 0 || !machine.ends_at_close() {
             record.flags |= ABORTED;
         }
-        finish(connection, number);
-        forget();
     }
-    connection.mode = IGNORED;
+    finish(connection, sk, number);
+    1
 }
 
 /// The bytes are no HTTP/1.1.
 #[inline(always)]
-fn failed(connection: &mut Connection, scan: &Scan) -> u64 {
+fn failed(connection: &mut Connection, scan: &Scan, direction: u64) -> u64 {
     let failure = scan.machine.failure();
     let reason = if failure == Failure::Tls {
         UNDECODED_TLS
@@ -295,32 +392,57 @@ fn failed(connection: &mut Connection, scan: &Scan) -> u64 {
     } else {
         UNDECODED_DESYNC
     };
-    undecoded(connection, reason);
+    undecoded(connection, scan.sk, reason, direction);
     0
 }
 
 /// Was there not even one head?
 #[inline(always)]
 fn never_was_http(connection: &Connection) -> bool {
-    connection.answered == 0 && (connection.asked == 0 || (connection.asked == 1 && connection.slots[0].head_read_ns == 0))
+    connection.answered == 0 && (connection.asked == 0 || (connection.asked == 1 && connection.record.head_read_ns == 0))
 }
 
-/// The connection is followed no further; what is in progress on it is lost.
+/// The connection is lost, and with it the requests in progress, which are counted. If its client never sends a request before it
+/// has the answer to the last, the connection is followed again later.
 #[inline(always)]
-pub(super) fn undecoded(connection: &mut Connection, reason: u32) {
-    connection.mode = IGNORED;
+pub(super) fn undecoded(connection: &mut Connection, sk: u64, reason: u32, direction: u64) {
+    let other = reason == UNDECODED_TLS || reason == UNDECODED_HTTP2 || reason == UNDECODED_UNKNOWN;
+    let mut requests = 0;
     if never_was_http(connection) {
         // What began like a request was none: nothing is lost.
         connection.answered = connection.asked;
-    }
-    for _ in 0..DEPTH {
-        if connection.asked == connection.answered {
-            break;
+    } else {
+        for _ in 0..DEPTH {
+            let dropped = socket_drop(sk);
+            if dropped == 0 {
+                break;
+            }
+            requests += dropped >> 1;
         }
-        connection.answered = connection.answered.wrapping_add(1);
-        lost::count(SOCKET_DESYNC);
-        forget();
+        connection.answered = connection.asked;
     }
+    connection.mode = if other || connection.pipelines != 0 { IGNORED } else { WAITING };
+    connection.spoke = u32::from(direction == RESPONSES);
+    connection.dropped = connection.dropped.wrapping_add(1);
+    tell(connection, reason, requests as u32);
+}
+
+/// Gives up the eldest request in progress. Returns 0 when there was none, 1 when it had no record, else 3.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn socket_drop(sk: u64) -> u64 {
+    let Some(connection) = connection(sk) else { return 0 };
+    let number = connection.answered;
+    if connection.asked == number {
+        return 0;
+    }
+    connection.answered = number.wrapping_add(1);
+    if connection.first == number || PIPELINED.remove(place(sk, number)).is_ok() { 3 } else { 1 }
+}
+
+/// Tells user space that so many requests are not measured; 0 = none had begun.
+#[inline(always)]
+fn tell(connection: &Connection, reason: u32, requests: u32) {
     let mut record = UndecodedRecord {
         header: Header { kind: KIND_UNDECODED, size: size_of::<UndecodedRecord>() as u32 },
         connection: connection.id,
@@ -328,10 +450,13 @@ pub(super) fn undecoded(connection: &mut Connection, reason: u32) {
         cgroup_id: unsafe { bpf_get_current_cgroup_id() },
         tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
         reason,
+        requests,
         local_port: connection.local_port as u16,
-        padding: [0; 3],
+        padding: 0,
         comm: [0; 16],
     };
     comm(&mut record.comm);
-    send(core::ptr::from_ref(&record));
+    if !send(core::ptr::from_ref(&record)) {
+        lost::count_many(SOCKET_RING_FULL, u64::from(if requests == 0 { 1 } else { requests }));
+    }
 }

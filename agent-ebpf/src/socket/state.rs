@@ -5,9 +5,13 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, HashMap, PerCpuArray, RingBuf},
 };
-use tailcomb_common::{http1::Machine, socket::RequestRecord};
+use tailcomb_common::{
+    http1::Machine,
+    socket::{HEAD_BYTES, RequestRecord},
+};
 
 use super::arrival::Arrivals;
+use crate::kernel::masked;
 
 /// 1: every process is a target, whatever `TGIDS` and `PORTS` say.
 #[unsafe(no_mangle)]
@@ -36,6 +40,14 @@ pub(super) static CONNECTIONS: HashMap<u64, Connection> = HashMap::with_max_entr
 #[map]
 pub(super) static CONNECTION_NEW: Array<Connection> = Array::with_max_entries(1, 0);
 
+/// Requests that wait behind others on their connection.
+#[map]
+pub(super) static PIPELINED: HashMap<Place, Pipelined> = HashMap::with_max_entries(8192, 0);
+
+/// A new one is copied from here.
+#[map]
+pub(super) static PIPELINED_NEW: Array<Pipelined> = Array::with_max_entries(1, 0);
+
 /// Where a program keeps its place while it walks over the bytes of a call: one for each direction, since a program can be
 /// interrupted by another, but never by itself.
 #[map]
@@ -50,48 +62,82 @@ pub(super) const REQUESTS: u64 = 0;
 /// Direction: from the server.
 pub(super) const RESPONSES: u64 = 1;
 
-/// Requests that a connection can have waiting for their answers; a power of two.
-pub(super) const DEPTH: usize = 4;
+/// Requests of a connection that are kept at once, the one that is being answered included; a power of two.
+pub(super) const DEPTH: usize = 32;
 
 /// [`Connection::mode`]: not followed (any further).
 pub(super) const IGNORED: u32 = 0;
 /// [`Connection::mode`]: followed from its first byte on, or from a request's first byte.
 pub(super) const FOLLOWED: u32 = 1;
-/// [`Connection::mode`]: first seen in the middle; followed when a request begins.
+/// [`Connection::mode`]: lost, or first seen in the middle; followed from the next request on that begins after a response.
 pub(super) const WAITING: u32 = 2;
 
-/// One connection of a server.
+/// One connection of a server. What most calls need comes first, in few cache lines.
 #[repr(C)]
 pub(super) struct Connection {
     /// Unique while the agent runs.
     pub(super) id: u64,
     /// [`IGNORED`], [`FOLLOWED`], [`WAITING`].
     pub(super) mode: u32,
-    /// The server's local port.
-    pub(super) local_port: u32,
     /// Requests that began.
     pub(super) asked: u32,
     /// Responses that ended.
     pub(super) answered: u32,
-    /// When the connection was cut; 0 = it was not.
-    pub(super) cut_ns: u64,
+    /// The request that is kept in `record`, if it is in progress: one that began when nothing else was. All others are in
+    /// [`PIPELINED`].
+    pub(super) first: u32,
     /// By direction.
     pub(super) machines: [Machine; 2],
-    /// What responses depend on, by request as in `slots`.
-    pub(super) kinds: [u16; DEPTH],
+    /// Times that it was given up; a walk that spans one leaves its machine behind.
+    pub(super) dropped: u32,
+    /// 1: a request was put into [`PIPELINED`].
+    pub(super) pipelines: u32,
+    /// While [`WAITING`]: 1 = the server has written something since.
+    pub(super) spoke: u32,
+    /// The server's local port.
+    pub(super) local_port: u32,
     /// Bytes and when they became readable.
     pub(super) arrivals: Arrivals,
-    /// The requests from `answered` to `asked`, each at its number modulo [`DEPTH`].
-    pub(super) slots: [RequestRecord; DEPTH],
+    /// What responses depend on, by request at its number modulo [`DEPTH`].
+    pub(super) kinds: [u8; DEPTH],
+    /// When the connection was cut; 0 = it was not.
+    pub(super) cut_ns: u64,
+    /// The request `first`.
+    pub(super) record: RequestRecord,
     /// Never written: the verifier can't know that a head's offset and length together stay within the record, which ends
     /// with the head.
-    pub(super) slack: [u8; 512],
+    pub(super) slack: [u8; SLACK],
 }
 
-/// Pieces of a call's buffer that are followed.
+/// Two lengths below 256, less a head.
+const SLACK: usize = 320;
+const _: () = assert!(HEAD_BYTES + SLACK >= 2 * 255, "a copy into a head could leave the map's value");
+
+/// Key of [`PIPELINED`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    /// The connection's key.
+    pub(super) sk: u64,
+    /// The request's number modulo [`DEPTH`].
+    pub(super) slot: u64,
+}
+
+/// A request that waits behind others.
+#[repr(C)]
+pub(super) struct Pipelined {
+    /// Its number: what is left of an earlier one must not be taken for it.
+    pub(super) number: u64,
+    /// What is known of it.
+    pub(super) record: RequestRecord,
+    /// As in [`Connection`].
+    pub(super) slack: [u8; SLACK],
+}
+
+/// Pieces of a call's buffer that are known at once.
 pub(super) const PIECES: usize = 24;
-/// Bytes of user memory read at once.
-pub(super) const WINDOW: u64 = 256;
+/// Bytes of user memory read at once; a power of two.
+pub(super) const WINDOW: u64 = 1024;
 
 /// A piece of user memory.
 #[repr(C)]
@@ -114,13 +160,12 @@ pub(super) struct Scan {
     pub(super) total: u64,
     /// How far they are dealt with.
     pub(super) at: u64,
+    /// How far the head at hand is copied into its record; requests only.
+    pub(super) copied: u64,
+    /// Events since the marks were last set; responses only.
+    pub(super) events: u64,
     /// Position in the TCP stream of the call's first byte; requests only.
     pub(super) first_seq: u64,
-    /// Pieces that are known; 0 = there is no buffer to read.
-    pub(super) pieces: u64,
-    /// The piece at hand, and the position of its first byte.
-    pub(super) piece: u64,
-    pub(super) piece_at: u64,
     /// Position of the window, and how much of it is filled.
     pub(super) window_at: u64,
     pub(super) window_len: u64,
@@ -128,10 +173,18 @@ pub(super) struct Scan {
     pub(super) call: u64,
     pub(super) first: u64,
     pub(super) second: u64,
+    /// The vector of pieces: where the rest of it is, and how many it has. 0 = the list is all there is.
+    pub(super) vector: u64,
+    pub(super) unlisted: u64,
+    /// Pieces in the list; 0 = there is no buffer to read.
+    pub(super) pieces: u64,
+    /// The piece at hand, and the position of its first byte.
+    pub(super) piece: u64,
+    pub(super) piece_at: u64,
     /// The pieces, and room so that masked positions stay inside.
     pub(super) list: [Piece; PIECES + 8],
     /// The window, and room so that masked positions stay inside.
-    pub(super) window: [u8; 512],
+    pub(super) window: [u8; 2 * WINDOW as usize],
 }
 
 /// The connection of a `struct sock`.
@@ -140,6 +193,33 @@ pub(super) fn connection(sk: u64) -> Option<&'static mut Connection> {
     // SAFETY: entries go in `tcp_destroy_sock`, when no call on the socket is left, and fields are written by one direction
     // each; the reference does not outlive the program.
     CONNECTIONS.get_ptr_mut(sk).map(|connection| unsafe { &mut *connection })
+}
+
+/// The record of the request `number`, which is in progress; `None` where there was no room for it.
+#[inline(always)]
+pub(super) fn record(connection: &mut Connection, sk: u64, number: u32) -> Option<&mut RequestRecord> {
+    if connection.first == number {
+        return Some(&mut connection.record);
+    }
+    if connection.pipelines == 0 {
+        return None;
+    }
+    // SAFETY: as in `connection`.
+    let pipelined = PIPELINED.get_ptr_mut(place(sk, number)).map(|pipelined| unsafe { &mut *pipelined })?;
+    (pipelined.number == u64::from(number)).then_some(&mut pipelined.record)
+}
+
+/// Where that request is kept when it waits behind another.
+#[inline(always)]
+pub(super) fn place(sk: u64, number: u32) -> Place {
+    Place { sk, slot: slot(number) as u64 }
+}
+
+/// Position of a request's number in `kinds` and [`Place`].
+#[inline(always)]
+pub(super) fn slot(number: u32) -> usize {
+    // The second mask is for the compiler, which does not look into the first.
+    masked::<{ DEPTH as u64 - 1 }>(u64::from(number)) as usize & (DEPTH - 1)
 }
 
 /// This CPU's walk in a direction.

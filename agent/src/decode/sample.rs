@@ -53,7 +53,8 @@ pub(super) fn undecoded() -> UndecodedRecord {
         tgid: 4_321,
         reason: UNDECODED_HTTP2,
         local_port: 8_001,
-        padding: [0; 3],
+        requests: 3,
+        padding: 0,
         comm: *b"tritonserver\0\0\0\0",
     }
 }
@@ -97,9 +98,8 @@ pub(super) fn undecoded_bytes(record: &UndecodedRecord) -> Vec<u8> {
     bytes.extend(record.tgid.to_ne_bytes());
     bytes.extend(record.reason.to_ne_bytes());
     bytes.extend(record.local_port.to_ne_bytes());
-    for value in record.padding {
-        bytes.extend(value.to_ne_bytes());
-    }
+    bytes.extend(record.padding.to_ne_bytes());
+    bytes.extend(record.requests.to_ne_bytes());
     bytes.extend(record.comm);
     bytes
 }

@@ -5,7 +5,7 @@ use tailcomb_common::socket::{RequestRecord, UNDECODED_REASONS, UndecodedRecord}
 
 use super::command;
 
-/// One connection that is not followed (any further), with the reason.
+/// Requests that are not measured, or a connection that is not followed, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Undecoded {
     /// Which connection; unique while the agent runs.
@@ -20,6 +20,8 @@ pub struct Undecoded {
     pub local_port: u16,
     /// Label `reason` of `tailcomb_undecoded_total`; one of [`UNDECODED_REASONS`].
     pub reason: &'static str,
+    /// How many requests are not measured; 1 where none had begun.
+    pub count: u64,
 }
 
 /// A request that ended before its head was complete (`tailcomb_request_incomplete_total`).
@@ -92,6 +94,7 @@ impl Undecoded {
             cgroup_id: record.cgroup_id,
             local_port: record.local_port,
             reason,
+            count: u64::from(record.requests.max(1)),
         })
     }
 }

@@ -162,7 +162,7 @@ pub const UNDECODED: Metric = counter(
     "",
     labels!["reason"; W],
     "socket",
-    "Connections of measured servers whose requests are not in the histograms (any further), and why; `encoded` counts answers whose events could not be seen",
+    "Requests of measured servers that are not in the histograms, and why; a connection of which none is known counts as one; `encoded` counts answers whose events could not be seen",
 );
 /// Never complete.
 pub const INCOMPLETE: Metric =

@@ -230,12 +230,12 @@ impl Store {
         folded
     }
 
-    /// Counts one connection that is not decoded (any further).
-    pub fn undecoded(&mut self, reason: &'static str, workload: &Workload) {
+    /// Counts requests that are not decoded, or as one a connection that is not.
+    pub fn undecoded(&mut self, reason: &'static str, more: u64, workload: &Workload) {
         let workload = self.workloads.share(workload);
         let now = self.latest.monotonic_ns();
         let (count, folded) = self.undecoded.get_or_insert(UndecodedLabels { reason, workload }, now, || 0);
-        *count += 1;
+        *count += more;
         self.lost.add(lost::SERIES_BUDGET, u64::from(folded));
     }
 

@@ -74,7 +74,7 @@ fn ten_thousand_label_sets_do_not_grow_it() {
         // Values all over the scale: each histogram as large as it can be.
         request.marks.end = request.marks.arrive + (1 << (number % 43));
         store.request(&request, &workload(&format!("server-{number}")), None);
-        store.undecoded("tls", &workload(&format!("server-{number}")));
+        store.undecoded("tls", 1, &workload(&format!("server-{number}")));
         if number == 5_000 {
             half = heap(&store) + store.workloads.len();
         }

@@ -4,6 +4,7 @@
 
 mod endings;
 mod framing;
+mod limits;
 mod observer;
 mod streams;
 mod undecoded;
@@ -13,5 +14,5 @@ use tailcomb_tests::case::Case;
 pub(crate) use observer::serve_if_told;
 
 pub(crate) fn cases() -> Vec<Case> {
-    [streams::CASES, framing::CASES, endings::CASES, undecoded::CASES].concat()
+    [streams::CASES, framing::CASES, limits::CASES, endings::CASES, undecoded::CASES].concat()
 }

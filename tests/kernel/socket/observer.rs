@@ -88,7 +88,7 @@ impl Observer {
         }
     }
 
-    /// Why connections of a port were not decoded, waiting for the first of them.
+    /// Why requests or connections of a port were not decoded, waiting for the first of them.
     pub(super) fn undecoded(&mut self, port: u16) -> Result<Vec<&'static str>> {
         let deadline = Instant::now() + Duration::from_secs(5);
         while !self.undecoded.contains_key(&port) && Instant::now() < deadline {
@@ -112,7 +112,8 @@ impl Observer {
                 Ok(Record::Request(record)) => self.requests.push(record),
                 Ok(Record::Undecoded(record)) => {
                     let reason = UNDECODED_REASONS.get(record.reason as usize).copied().unwrap_or("out of range");
-                    self.undecoded.entry(record.local_port).or_default().push(reason);
+                    let count = record.requests.max(1) as usize;
+                    self.undecoded.entry(record.local_port).or_default().extend(std::iter::repeat_n(reason, count));
                 }
                 Err(error) => failure = Some(error),
             });

@@ -140,7 +140,7 @@ fn full() -> Shared {
         aborted.outcome = Outcome::Aborted;
         aborted.status = None;
         store.request(&aborted, &workload("vllm"), None);
-        store.undecoded("tls", &workload("triton"));
+        store.undecoded("tls", 1, &workload("triton"));
         store.incomplete(&workload("triton"));
         store.block(&snapshot(1, &[1_000]), &disk);
         store.block(&snapshot(2, &[1_000, 40_000, 70_000_000_000]), &disk);
