@@ -38,6 +38,14 @@ pub(crate) fn forget() {
     unsafe { asm!("", options(nostack, preserves_flags)) };
 }
 
+/// `COUNT` turns, of which the compiler does not know how many they are: it does not unroll that loop. The verifier knows. (A real
+/// instruction: an empty one would share its place with the next in the line information, which the kernel refuses.)
+#[inline(always)]
+pub(crate) fn turns<const COUNT: u64>() -> u64 {
+    const { assert!(COUNT < 64) };
+    masked::<63>(COUNT)
+}
+
 /// Eight bytes at any address of a map's value. The compiler would put them together one by one: BPF as such knows aligned
 /// loads only, but the machines that run it here do not mind.
 ///

@@ -83,8 +83,8 @@ impl Arrivals {
     pub(super) fn of(&self, seq: u32) -> Option<u64> {
         let mut time = 0;
         let mut last = 0;
-        for step in 0..ENTRIES as u32 {
-            let position = self.tail.wrapping_add(step);
+        for step in 0..kernel::turns::<{ ENTRIES as u64 }>() {
+            let position = self.tail.wrapping_add(step as u32);
             if position == self.head {
                 break;
             }
@@ -103,7 +103,7 @@ impl Arrivals {
     #[inline(always)]
     pub(super) fn drop_read(&mut self, sk: u64) {
         let seq = copied(sk);
-        for _ in 0..ENTRIES {
+        for _ in 0..kernel::turns::<{ ENTRIES as u64 }>() {
             let next = self.tail.wrapping_add(1);
             if self.head.wrapping_sub(next) as i32 <= 0 {
                 break;

@@ -200,9 +200,9 @@ fn adopt(sk: u64, direction: u64) -> Option<&'static mut Connection> {
     }
     let scan = scan_of(REQUESTS)?;
     if direction == REQUESTS && scan.window_len > 2 && matches!(scan.window[0], 0x14..=0x17) && scan.window[1] == 3 {
-        marks::undecoded(connection, sk, UNDECODED_TLS, direction);
+        marks::socket_undecoded(sk, u64::from(UNDECODED_TLS), direction);
     } else {
-        marks::undecoded(connection, sk, UNDECODED_MID_STREAM, direction);
+        marks::socket_undecoded(sk, u64::from(UNDECODED_MID_STREAM), direction);
     }
     None
 }

@@ -97,7 +97,7 @@ fn tcp_destroy_sock(ctx: RawTracePointContext) -> i32 {
         }
         if connection.pipelines != 0 {
             // What two directions at once may have left.
-            for slot in 0..DEPTH as u64 {
+            for slot in 0..kernel::turns::<{ DEPTH as u64 }>() {
                 // Hardly ever there.
                 let _ = PIPELINED.remove(Place { sk, slot });
             }

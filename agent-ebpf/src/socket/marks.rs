@@ -22,7 +22,7 @@ use super::{
     },
 };
 use crate::{
-    kernel::{forget, masked},
+    kernel::{forget, masked, turns},
     lost,
 };
 
@@ -53,7 +53,7 @@ pub(super) fn request(connection: &mut Connection, scan: &mut Scan, signals: u64
     }
     let number = connection.asked.wrapping_sub(1);
     if signals & HEAD != 0 && !remember_kind(connection, number, scan.machine.kind()) {
-        undecoded(connection, scan.sk, UNDECODED_PIPELINED, REQUESTS);
+        socket_undecoded(scan.sk, u64::from(UNDECODED_PIPELINED), REQUESTS);
         return 0;
     }
     let Some(record) = record(connection, scan.sk, number) else { return 1 };
@@ -130,7 +130,7 @@ fn place_for(connection: &mut Connection, sk: u64, number: u32) -> Option<&mut R
     }
     connection.pipelines = 1;
     if waiting >= DEPTH as u32 {
-        tell(connection, UNDECODED_PIPELINED, 1);
+        socket_tell(sk, u64::from(UNDECODED_PIPELINED), 1);
         return None;
     }
     let place = place(sk, number);
@@ -345,7 +345,7 @@ fn send<T>(record: *const T) -> bool {
 /// The connection ends, or its server sends nothing any more: what is in progress ends with it.
 #[inline(always)]
 pub(super) fn close(sk: u64, now: u64, in_order: bool) {
-    for turn in 0..DEPTH as u64 {
+    for turn in 0..turns::<{ DEPTH as u64 }>() {
         if socket_end(sk, now, u64::from(turn == 0 && in_order), u64::from(turn == 0)) == 0 {
             break;
         }
@@ -381,7 +381,7 @@ extern "C" fn socket_end(sk: u64, now: u64, in_order: u64, eldest: u64) -> u64 {
 
 /// The bytes are no HTTP/1.1.
 #[inline(always)]
-fn failed(connection: &mut Connection, scan: &Scan, direction: u64) -> u64 {
+fn failed(connection: &Connection, scan: &Scan, direction: u64) -> u64 {
     let failure = scan.machine.failure();
     let reason = if failure == Failure::Tls {
         UNDECODED_TLS
@@ -392,7 +392,7 @@ fn failed(connection: &mut Connection, scan: &Scan, direction: u64) -> u64 {
     } else {
         UNDECODED_DESYNC
     };
-    undecoded(connection, scan.sk, reason, direction);
+    socket_undecoded(scan.sk, u64::from(reason), direction);
     0
 }
 
@@ -404,27 +404,30 @@ fn never_was_http(connection: &Connection) -> bool {
 
 /// The connection is lost, and with it the requests in progress, which are counted. If its client never sends a request before it
 /// has the answer to the last, the connection is followed again later.
-#[inline(always)]
-pub(super) fn undecoded(connection: &mut Connection, sk: u64, reason: u32, direction: u64) {
+///
+/// A function of its own, as `socket_tell` is: what hardly ever runs does not lie between what always does.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(super) extern "C" fn socket_undecoded(sk: u64, reason: u64, direction: u64) -> u64 {
+    let Some(connection) = connection(sk) else { return 0 };
+    let reason = reason as u32;
     let other = reason == UNDECODED_TLS || reason == UNDECODED_HTTP2 || reason == UNDECODED_UNKNOWN;
     let mut requests = 0;
-    if never_was_http(connection) {
-        // What began like a request was none: nothing is lost.
-        connection.answered = connection.asked;
-    } else {
-        for _ in 0..DEPTH {
+    if !never_was_http(connection) {
+        for _ in 0..turns::<{ DEPTH as u64 }>() {
             let dropped = socket_drop(sk);
             if dropped == 0 {
                 break;
             }
             requests += dropped >> 1;
         }
-        connection.answered = connection.asked;
     }
+    // Where no head was complete, what began like a request was none.
+    connection.answered = connection.asked;
     connection.mode = if other || connection.pipelines != 0 { IGNORED } else { WAITING };
     connection.spoke = u32::from(direction == RESPONSES);
     connection.dropped = connection.dropped.wrapping_add(1);
-    tell(connection, reason, requests as u32);
+    socket_tell(sk, u64::from(reason), requests)
 }
 
 /// Gives up the eldest request in progress. Returns 0 when there was none, 1 when it had no record, else 3.
@@ -441,22 +444,25 @@ extern "C" fn socket_drop(sk: u64) -> u64 {
 }
 
 /// Tells user space that so many requests are not measured; 0 = none had begun.
-#[inline(always)]
-fn tell(connection: &Connection, reason: u32, requests: u32) {
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn socket_tell(sk: u64, reason: u64, requests: u64) -> u64 {
+    let Some(connection) = connection(sk) else { return 0 };
     let mut record = UndecodedRecord {
         header: Header { kind: KIND_UNDECODED, size: size_of::<UndecodedRecord>() as u32 },
         connection: connection.id,
         // SAFETY: a helper without arguments.
         cgroup_id: unsafe { bpf_get_current_cgroup_id() },
         tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
-        reason,
-        requests,
+        reason: reason as u32,
+        requests: requests as u32,
         local_port: connection.local_port as u16,
         padding: 0,
         comm: [0; 16],
     };
     comm(&mut record.comm);
     if !send(core::ptr::from_ref(&record)) {
-        lost::count_many(SOCKET_RING_FULL, u64::from(if requests == 0 { 1 } else { requests }));
+        lost::count_many(SOCKET_RING_FULL, if requests == 0 { 1 } else { requests });
     }
+    0
 }

@@ -15,7 +15,7 @@ use super::{
     marks,
     state::{PIECES, Piece, REQUESTS, Scan, WINDOW, connection, scan},
 };
-use crate::kernel::{eight, forget, masked};
+use crate::kernel::{eight, forget, masked, turns};
 
 /// Turns of each of the two loops around [`socket_advance`]: their product is how many windows, hops and messages are followed
 /// in one call.
@@ -38,9 +38,7 @@ pub(super) fn walk(sk: u64, direction: u64) {
             return;
         }
     }
-    if let Some(connection) = connection(sk) {
-        marks::undecoded(connection, sk, UNDECODED_TOO_LARGE, direction);
-    }
+    marks::socket_undecoded(sk, u64::from(UNDECODED_TOO_LARGE), direction);
 }
 
 /// Some steps. Returns 0 when the call is dealt with.
@@ -82,9 +80,7 @@ extern "C" fn socket_advance(direction: u64) -> u64 {
                 return 1;
             }
             if failure != 0 {
-                if let Some(connection) = connection(scan.sk) {
-                    marks::undecoded(connection, scan.sk, (failure - 1) as u32, direction);
-                }
+                marks::socket_undecoded(scan.sk, failure - 1, direction);
                 return 0;
             }
         }
@@ -156,7 +152,7 @@ pub(super) extern "C" fn socket_load(direction: u64) -> u64 {
         }
     }
     // The piece that holds the position.
-    for _ in 0..PIECES {
+    for _ in 0..turns::<{ PIECES as u64 }>() {
         let len = scan.list[piece(scan) & 31].len;
         if scan.at < scan.piece_at.wrapping_add(len) {
             break;
