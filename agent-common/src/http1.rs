@@ -172,7 +172,7 @@ impl Machine {
             return count;
         }
         // Letters in lower case; what becomes a letter's neighbour only makes a line that does not matter be looked at.
-        let folded = eight | ONES * 0x20;
+        let folded = eight | (ONES * 0x20);
         match self.state {
             HEADER_SKIP => until_below(eight, 0x20),
             TARGET => until_below(eight, 0x21),

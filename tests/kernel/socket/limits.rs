@@ -10,19 +10,23 @@ use tailcomb_tests::{
 };
 
 use super::{
-    observer::{observe, start, within},
+    observer::{observe, start, unless_skipped, within},
     streams::SSE_HEAD,
 };
 
+const fn case(name: &'static str, run: fn() -> Result<()>) -> Case {
+    Case { name, needs: &[Need::Kernel], run }
+}
+
 pub(super) const CASES: &[Case] = &[
-    Case { name: "r21_sixteen_requests_may_wait", needs: &[Need::Kernel], run: sixteen_requests_may_wait },
-    Case { name: "socket_pipelined_beyond_the_room_are_counted", needs: &[Need::Kernel], run: pipelined_beyond_the_room },
-    Case { name: "socket_heads_of_64_kib", needs: &[Need::Kernel], run: heads_of_64_kib },
-    Case { name: "socket_hundreds_of_chunks_in_a_write", needs: &[Need::Kernel], run: hundreds_of_chunks_in_a_write },
-    Case { name: "socket_a_thousand_pieces_in_a_write", needs: &[Need::Kernel], run: a_thousand_pieces_in_a_write },
-    Case { name: "socket_a_mebibyte_in_a_write", needs: &[Need::Kernel], run: a_mebibyte_in_a_write },
-    Case { name: "socket_a_loss_ends_with_its_request", needs: &[Need::Kernel], run: a_loss_ends_with_its_request },
-    Case { name: "socket_a_loss_under_pipelining_shifts_nothing", needs: &[Need::Kernel], run: a_loss_under_pipelining },
+    case("r21_sixteen_requests_may_wait", || unless_skipped(sixteen_requests_may_wait)),
+    case("socket_pipelined_beyond_the_room_are_counted", || unless_skipped(pipelined_beyond_the_room)),
+    case("socket_heads_of_64_kib", || unless_skipped(heads_of_64_kib)),
+    case("socket_hundreds_of_chunks_in_a_write", || unless_skipped(hundreds_of_chunks_in_a_write)),
+    case("socket_a_thousand_pieces_in_a_write", || unless_skipped(a_thousand_pieces_in_a_write)),
+    case("socket_a_mebibyte_in_a_write", || unless_skipped(a_mebibyte_in_a_write)),
+    case("socket_a_loss_ends_with_its_request", || unless_skipped(a_loss_ends_with_its_request)),
+    case("socket_a_loss_under_pipelining_shifts_nothing", || unless_skipped(a_loss_under_pipelining)),
 ];
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";

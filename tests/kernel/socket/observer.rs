@@ -13,6 +13,7 @@ use tailcomb::{
     decode::record::Record,
     probes::{
         loader::{self, Loaded, Options},
+        skipped,
         socket::SocketProbe,
     },
 };
@@ -44,6 +45,27 @@ pub(super) fn observe(case: impl FnOnce(&mut Observer) -> Result<()>) -> Result<
         *shared = Some(observer);
     }
     case(shared.as_mut().context("just loaded")?)
+}
+
+/// Runs a case that sees to many calls in a short time. Where it fails and the kernel says that it skipped runs of the probe's
+/// programs meanwhile (a kernel that preempts them does, and the agent counts that as lost), it is said and the case repeated.
+pub(super) fn unless_skipped(case: fn() -> Result<()>) -> Result<()> {
+    let skipped = || -> Result<u64> {
+        let mut runs = 0;
+        observe(|observer| {
+            runs = observer.skipped();
+            Ok(())
+        })?;
+        Ok(runs)
+    };
+    for _ in 0..4 {
+        let before = skipped()?;
+        match case() {
+            Err(error) if skipped()? > before => println!("repeated: the kernel skipped runs meanwhile: {error:#}"),
+            done => return done,
+        }
+    }
+    case()
 }
 
 /// A server that the shared observer sees begin to listen.
@@ -103,6 +125,11 @@ impl Observer {
         self.drain()?;
         ensure!(!self.undecoded.contains_key(&port), "undecoded: {:?}", self.undecoded.get(&port));
         Ok(())
+    }
+
+    /// Runs of the probe's programs that the kernel skipped so far.
+    fn skipped(&self) -> u64 {
+        skipped::read(&self.loaded.ebpf).get("socket").copied().unwrap_or_default()
     }
 
     fn drain(&mut self) -> Result<()> {
