@@ -184,7 +184,7 @@ impl Store {
         self.lost.add(lost::HEATMAP, unplaced);
         self.slowest.offer(request, &workload);
         if let Some(unseen) = request.unseen {
-            self.undecoded(unseen.reason(), &workload);
+            self.undecoded(unseen.reason(), 1, &workload);
         }
         // Label sets, heatmaps and slow requests can't hold as many: each sweep makes room for many new ones.
         if self.workloads.len() > 2 * self.options.series_budget + SWEEP_SLACK {
