@@ -174,19 +174,25 @@ impl Pipeline {
         let (routes, workloads, members) = (&self.routes, &mut self.workloads, &self.members);
         let drained = socket.drain(BUDGET, |bytes| match decode::decode(bytes, routes) {
             Ok(Decoded::Request(request)) => {
-                let seen = Seen { tgid: request.tgid, comm: &request.comm, by_first_thread: request.tid == request.tgid };
+                let seen = Seen {
+                    tgid: request.tgid,
+                    comm: &request.comm,
+                    cgroup_id: request.cgroup_id,
+                    by_first_thread: request.tid == request.tgid,
+                };
                 let workload = workload_of(workloads, seen, request.marks.end, now);
-                let engine = members
-                    .get(&request.tgid)
-                    .map_or_else(|| workloads.kin(&request.comm).and_then(|kin| kin.engine), |(member, _)| member.engine);
+                let engine = members.get(&request.tgid).map_or_else(
+                    || workloads.kin(&request.comm, request.cgroup_id).and_then(|kin| kin.engine),
+                    |(member, _)| member.engine,
+                );
                 store.request(&request, &workload, engine.map(Engine::name));
             }
             Ok(Decoded::Incomplete(it)) => {
-                let seen = Seen { tgid: it.tgid, comm: &it.comm, by_first_thread: it.tid == it.tgid };
+                let seen = Seen { tgid: it.tgid, comm: &it.comm, cgroup_id: it.cgroup_id, by_first_thread: it.tid == it.tgid };
                 store.incomplete(&workload_of(workloads, seen, now, now));
             }
             Ok(Decoded::Undecoded(it)) => {
-                let seen = Seen { tgid: it.tgid, comm: &it.comm, by_first_thread: false };
+                let seen = Seen { tgid: it.tgid, comm: &it.comm, cgroup_id: it.cgroup_id, by_first_thread: false };
                 store.undecoded(it.reason, it.count, &workload_of(workloads, seen, now, now));
             }
             Err(error) => store.add_lost(("decode", error.reason()), 1),
@@ -395,17 +401,19 @@ struct Seen<'a> {
     tgid: u32,
     /// Command name of the thread that was seen.
     comm: &'a str,
+    /// cgroup v2 id of that thread.
+    cgroup_id: u64,
     /// Is that thread the process's first, whose name is the process's name?
     by_first_thread: bool,
 }
 
-/// Whose a record is. A process that was gone before it could be looked at is taken for one of the measured processes of its name; where
+/// Whose a record is. A process that was gone before it could be looked at is taken for one of the measured processes of its name and cgroup; where
 /// there are none of one workload, it has its own name, if that is known.
 fn workload_of(workloads: &mut Workloads, seen: Seen<'_>, at_ns: u64, now_ns: u64) -> Workload {
     if let Some(process) = workloads.resolve(seen.tgid, at_ns, now_ns) {
         return process.workload.clone();
     }
-    if let Some(workload) = workloads.kin(seen.comm).and_then(|kin| kin.workload.clone()) {
+    if let Some(workload) = workloads.kin(seen.comm, seen.cgroup_id).and_then(|kin| kin.workload.clone()) {
         return workload;
     }
     if seen.by_first_thread && !seen.comm.is_empty() {

@@ -40,6 +40,12 @@ impl Cgroups {
         named.into_iter().find(|path| *path != "/").or_else(deepest)
     }
 
+    /// The path in cgroup v2.
+    #[must_use]
+    pub fn unified(&self) -> Option<&str> {
+        self.lines.iter().find(|line| line.controllers.is_empty()).map(|line| line.path.as_str())
+    }
+
     /// Does the process stand in `path` or below it, in any hierarchy?
     #[must_use]
     pub fn is_within(&self, path: &str) -> bool {

@@ -3,6 +3,8 @@
 use std::{
     fs::{self, File},
     io::{self, BufRead, BufReader},
+    os::unix::fs::MetadataExt,
+    path::Path,
 };
 
 use super::{
@@ -41,6 +43,10 @@ pub trait Node {
     /// # Errors
     /// When it is gone.
     fn cgroups(&self, tgid: u32) -> io::Result<Cgroups>;
+    /// The id that the kernel has for a cgroup of v2, by its path; `None` where the tree is not to be seen.
+    fn cgroup_id(&self, _unified: &str) -> Option<u64> {
+        None
+    }
     /// The number of its network namespace.
     ///
     /// # Errors
@@ -78,6 +84,13 @@ impl Node for ProcFs {
 
     fn cgroups(&self, tgid: u32) -> io::Result<Cgroups> {
         Ok(Cgroups::parse(&String::from_utf8_lossy(&fs::read(process::path(tgid, "cgroup"))?)))
+    }
+
+    /// The id is the number of the folder's inode (fs/kernfs).
+    fn cgroup_id(&self, unified: &str) -> Option<u64> {
+        let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+        let mount = mounts.into_iter().find(|mount| Path::new(mount).join("cgroup.controllers").exists())?;
+        fs::metadata(format!("{mount}{unified}")).ok().map(|folder| folder.ino())
     }
 
     fn net_namespace(&self, tgid: u32) -> io::Result<u64> {

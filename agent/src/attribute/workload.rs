@@ -51,6 +51,8 @@ pub struct Process {
     pub name: String,
     /// Its cgroup's path, see [`Cgroups::path`].
     pub cgroup: Option<String>,
+    /// The id of its cgroup of v2, where that is to be seen.
+    pub cgroup_id: Option<u64>,
     /// Whose it is.
     pub workload: Workload,
 }
@@ -67,7 +69,7 @@ pub const CAPACITY: usize = 4_096;
 pub struct Workloads {
     known: HashMap<u32, Entry>,
     /// What the measured processes of a name have in common, with the time at which there last was one.
-    names: HashMap<String, (Kin, u64)>,
+    names: HashMap<NameAndGroup, (Kin, u64)>,
 }
 
 /// How long the measured processes of a name are remembered after the last one was seen.
@@ -75,7 +77,10 @@ const NAMES_NS: u64 = 300 * 1_000_000_000;
 /// Most names that are remembered.
 const NAMES: usize = 1_024;
 
-/// What the measured processes of one name have in common; `None` where they differ.
+/// A process's name, and the id of its cgroup where that is to be seen.
+type NameAndGroup = (String, Option<u64>);
+
+/// What the measured processes of one name in one cgroup have in common; `None` where they differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kin {
     /// Whose they are.
@@ -129,28 +134,32 @@ impl Workloads {
 
     /// Takes which processes are measured now, and which server each runs, if a known one.
     pub fn learn_names(&mut self, members: impl IntoIterator<Item = (ProcessId, Option<Engine>)>, now_ns: u64) {
-        let mut now: HashMap<&str, Kin> = HashMap::new();
+        let mut now: HashMap<NameAndGroup, Kin> = HashMap::new();
         for (id, engine) in members {
             let Some(process) = self.known.get(&id.tgid).map(|entry| &entry.process).filter(|process| process.id == id) else {
                 continue;
             };
-            let kin = now.entry(&process.name).or_insert_with(|| Kin { workload: Some(process.workload.clone()), engine });
+            let kin = now
+                .entry((process.name.clone(), process.cgroup_id))
+                .or_insert_with(|| Kin { workload: Some(process.workload.clone()), engine });
             kin.workload = kin.workload.take().filter(|workload| *workload == process.workload);
             kin.engine = kin.engine.filter(|other| Some(*other) == engine);
         }
         for (name, kin) in now {
-            if self.names.len() < NAMES || self.names.contains_key(name) {
-                self.names.insert(name.to_owned(), (kin, now_ns));
+            if self.names.len() < NAMES || self.names.contains_key(&name) {
+                self.names.insert(name, (kin, now_ns));
             }
         }
         self.names.retain(|_, (_, seen_ns)| now_ns.saturating_sub(*seen_ns) < NAMES_NS);
     }
 
-    /// What measured processes of this name have in common, seen within the last five minutes: for one that was gone before it could be
-    /// looked at, as the child that a server forks for a connection is.
+    /// What measured processes of this name and this cgroup have in common, seen within the last five minutes: for one that was gone
+    /// before it could be looked at, as the child that a server forks for a connection is. Where cgroups are not to be seen, the name
+    /// alone counts.
     #[must_use]
-    pub fn kin(&self, name: &str) -> Option<&Kin> {
-        self.names.get(name).map(|(kin, _)| kin)
+    pub fn kin(&self, name: &str, cgroup_id: u64) -> Option<&Kin> {
+        let of = |group| self.names.get(&(name.to_owned(), group)).map(|(kin, _)| kin);
+        of(Some(cgroup_id)).or_else(|| of(None))
     }
 
     /// How many processes are kept.
@@ -202,7 +211,8 @@ pub fn look(node: &impl Node, tgid: u32) -> Option<Process> {
         return None;
     }
     let workload = Workload::of_host(&cgroups, &stat.name);
-    Some(Process { id: stat.id, name: stat.name, cgroup: cgroups.path().map(str::to_owned), workload })
+    let cgroup_id = cgroups.unified().and_then(|path| node.cgroup_id(path));
+    Some(Process { id: stat.id, name: stat.name, cgroup: cgroups.path().map(str::to_owned), cgroup_id, workload })
 }
 
 /// A start time in ns of CLOCK_MONOTONIC, rounded down, so that it is never after the real start.
@@ -221,7 +231,7 @@ mod tests {
 
     fn process(tgid: u32, start: u64, name: &str) -> Process {
         let workload = Workload { workload: name.to_owned(), ..Workload::default() };
-        Process { id: ProcessId { tgid, start }, name: name.to_owned(), cgroup: None, workload }
+        Process { id: ProcessId { tgid, start }, name: name.to_owned(), cgroup: None, cgroup_id: None, workload }
     }
 
     fn name(process: Option<Arc<Process>>) -> Option<String> {
@@ -285,15 +295,28 @@ mod tests {
         }
         let members = || (1..5).map(|tgid| (id(tgid), (tgid < 3).then_some(Engine::Vllm)));
         workloads.learn_names(members(), 0);
-        let unit = |workloads: &Workloads, name| workloads.kin(name).and_then(|kin| kin.workload.clone()).map(|it| it.workload);
+        let unit =
+            |workloads: &Workloads, name| workloads.kin(name, 7).and_then(|kin| kin.workload.clone()).map(|it| it.workload);
         assert_eq!(unit(&workloads, "vllm").as_deref(), Some("a.service"));
-        assert_eq!(workloads.kin("vllm").and_then(|kin| kin.engine), Some(Engine::Vllm));
+        assert_eq!(workloads.kin("vllm", 7).and_then(|kin| kin.engine), Some(Engine::Vllm));
         assert_eq!((unit(&workloads, "python3"), unit(&workloads, "nginx")), (None, None));
         // Remembered for a while after the last one, and who has their numbers now is not taken for them.
         workloads.learn_names((1..5).map(|tgid| (ProcessId { tgid, start: 9 }, None)), NAMES_NS - 1);
         assert_eq!(unit(&workloads, "vllm").as_deref(), Some("a.service"));
         workloads.learn_names([], NAMES_NS);
         assert_eq!(unit(&workloads, "vllm"), None);
+    }
+
+    #[test]
+    fn who_stands_in_another_cgroup_is_no_kin() {
+        let mut workloads = Workloads::default();
+        for (tgid, group) in [(1, 7), (2, 8)] {
+            let workload = Workload { workload: format!("{group}.service"), ..Workload::default() };
+            workloads.learn(Process { workload, cgroup_id: Some(group), ..process(tgid, 1, "python3") }, 0);
+        }
+        workloads.learn_names((1..3).map(|tgid| (ProcessId { tgid, start: 1 }, None)), 0);
+        let unit = |group| workloads.kin("python3", group).and_then(|kin| kin.workload.clone()).map(|it| it.workload);
+        assert_eq!((unit(7).as_deref(), unit(8).as_deref(), unit(9)), (Some("7.service"), Some("8.service"), None));
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod route_table;
 #[cfg(test)]
 mod sample;
 pub mod undecoded;
+pub mod unseen;
 
 use record::{Record, RecordError};
 use request::{Request, RequestError};

@@ -3,12 +3,13 @@
 //! Here a head is read for the last time: of its bytes only a known method and a route of the allow-list go on.
 
 use serde::Serialize;
-use tailcomb_common::socket::{ABORTED, ARRIVAL_UNKNOWN, ENCODED, HEAD_CUT, NDJSON, RequestRecord, SSE, UPGRADED};
+use tailcomb_common::socket::{ABORTED, ARRIVAL_UNKNOWN, HEAD_CUT, NDJSON, RequestRecord, SSE};
 
 use super::{
     command,
     head::{HeadError, RequestLine},
     route::{self, Route, Routes},
+    unseen::Unseen,
 };
 
 /// The methods that keep their name (OpenTelemetry `http.request.method`; RFC 9110, RFC 5789, QUERY); others are [`OTHER_METHOD`].
@@ -38,37 +39,6 @@ pub enum Outcome {
     Complete,
     /// A reset, a close or the server's death came first.
     Aborted,
-}
-
-/// What of a request, or behind it, was not seen though it was there: a reason of `tailcomb_undecoded_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Unseen {
-    /// The rest of the connection: after a status 101 or a successful CONNECT it is no HTTP.
-    Upgraded,
-    /// The events of a stream: it is compressed, so it has no time to first token.
-    Encoded,
-}
-
-impl Unseen {
-    /// Label `reason` of `tailcomb_undecoded_total`.
-    #[must_use]
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Self::Upgraded => "upgraded",
-            Self::Encoded => "encoded",
-        }
-    }
-
-    const fn of(flags: u32) -> Option<Self> {
-        if flags & UPGRADED != 0 {
-            Some(Self::Upgraded)
-        } else if flags & ENCODED != 0 && flags & (SSE | NDJSON) != 0 {
-            Some(Self::Encoded)
-        } else {
-            None
-        }
-    }
 }
 
 /// The times of one request, ns of CLOCK_MONOTONIC. `None`: that mark was not reached, or not seen.
@@ -431,22 +401,6 @@ mod tests {
             (999, "_OTHER", "_OTHER"),
         ] {
             assert_eq!((error_type(status, 500).as_str(), error_type(status, 400).as_str()), (from_500, from_400), "{status}");
-        }
-    }
-
-    #[test]
-    fn what_is_not_seen_has_its_reason() {
-        for (flags, reason) in [
-            (0, None),
-            (SSE, None),
-            (ENCODED, None),
-            (SSE | ENCODED, Some("encoded")),
-            (NDJSON | ENCODED | ABORTED, Some("encoded")),
-            (UPGRADED, Some("upgraded")),
-        ] {
-            let mut record = record();
-            record.flags = flags;
-            assert_eq!(decoded(&record).unseen.map(Unseen::reason), reason, "{flags:#b}");
         }
     }
 

@@ -346,7 +346,7 @@ infinity and in `le=\"+Inf\"`.
 - `error_type` is empty without an error, `http_response_status_code` where no head was written. A status that is none of HTTP's (600
   and more) is `other`, with `error_type` `_OTHER`.
 - `workload` is the systemd unit, else the process name. Of a process that was gone before it could be looked at, it is that of the
-  measured processes of its name; where there is none, its own name as the request's record has it, if its first thread read the
+  measured processes of its name and cgroup; where there is none, its own name as the request's record has it, if its first thread read the
   request: a thread's name is not taken for the process's. Else it is `unknown`.
 - **Not seen**, and counted in `tailcomb_undecoded_total`: what follows on a connection after a status 101 or a successful CONNECT
   (`upgraded`; the request itself is in the histograms), and the events of a compressed stream (`encoded`; its duration is in the

@@ -2,8 +2,9 @@ use super::*;
 use std::{sync::LazyLock, time::Duration};
 
 use crate::decode::{
-    request::{Marks, Mode, Unseen},
+    request::{Marks, Mode},
     route::Routes,
+    unseen::Unseen,
 };
 
 static ROUTES: LazyLock<Routes> = LazyLock::new(Routes::default);
