@@ -8,13 +8,12 @@
 //! What it does not do: it never looks for a request's end by time, and what is no HTTP/1.1 stops it ([`FAILED`]) rather than
 //! be guessed at.
 
+mod skim;
 mod table;
 
 use table::{
-    ACTIONS, AFTER_CHUNK, BEFORE_STATUS, BEFORE_VERSION, BEGIN_RESPONSE, CLASSES, DATA_CHUNK, DATA_CLOSE, DATA_FIXED,
-    HEADER_SKIP, HEADER_START, LENGTH_RESET, LINE_SKIP, MEDIA_AP, MEDIA_APPLICATIO, NAME_CONTENT, NAME_TRANSFER, NDJSON_START,
-    NEXT_EVENT, NO_LINES, OPAQUE, SIZE_START, SSE_START, START_REQUEST, START_RESPONSE, TABLE, TARGET, TRAILER_START,
-    VERSION_END,
+    ACTIONS, AFTER_CHUNK, BEGIN_RESPONSE, CLASSES, DATA_CHUNK, DATA_CLOSE, DATA_FIXED, LENGTH_RESET, NDJSON_START, NEXT_EVENT,
+    NO_LINES, OPAQUE, SIZE_START, SSE_START, START_REQUEST, START_RESPONSE, TABLE, TRAILER_START,
 };
 
 /// Signal of [`Machine::step`]: the first byte of a message. A final response after interim ones (1xx) begins once more.
@@ -53,27 +52,6 @@ const KEPT: u16 = RESPONSE;
 const LONGEST: u64 = 1 << 56;
 /// Stands for the length of a body that ends with the connection.
 const ENDLESS: u64 = 1 << 62;
-
-/// One in each byte.
-const ONES: u64 = 0x0101_0101_0101_0101;
-
-/// Eight characters as [`Machine::skim`] gets them.
-const fn word(characters: &[u8; 8]) -> u64 {
-    u64::from_le_bytes(*characters)
-}
-
-/// How many of eight bytes come before the first that is less than `limit` ≤ 0x80. (Of the differences' borrows only those
-/// above a byte that is less can be wrong, and the first one alone is looked at; bytes from 0x80 on are taken out.)
-#[inline(always)]
-const fn until_below(eight: u64, limit: u64) -> u64 {
-    let below = eight.wrapping_sub(ONES * limit) & !eight & (ONES * 0x80);
-    if below == 0 {
-        return 8;
-    }
-    // Ones in all bytes up to the first that is less, that one included; then they are added up in the topmost byte.
-    let up_to = (below ^ below.wrapping_sub(1)) & ONES;
-    (up_to.wrapping_mul(ONES) >> 56) - 1
-}
 
 /// What stopped a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,72 +125,6 @@ impl Machine {
         let next = TABLE[(self.state as usize) << 6 | class as usize];
         self.state = next;
         if next < ACTIONS { self.act(next, byte) } else { 0 }
-    }
-
-    /// Passes over the first bytes of `eight` (the next bytes, the first in the lowest place), as far as [`Self::step`] would say
-    /// nothing to any of them, and returns how many those are: 0 to 8.
-    ///
-    /// This is what makes heads cheap: a look-up of the automaton for each byte would touch a cache line for each state. Header
-    /// lines that can't matter are told by their first bytes and passed up to their end; words that most heads have are passed
-    /// whole.
-    #[must_use]
-    #[inline(always)]
-    pub const fn skim(&mut self, eight: u64) -> u64 {
-        if self.state >= DATA_CHUNK {
-            // A line of a stream that is no event. The body's last byte is left to `step`, which may say END.
-            if self.line != LINE_SKIP || self.remaining <= 8 {
-                return 0;
-            }
-            let count = until_below(eight, 0x20);
-            if self.state == DATA_CLOSE {
-                self.announced = self.announced.saturating_add(count);
-            } else {
-                self.remaining = self.remaining.wrapping_sub(count);
-            }
-            return count;
-        }
-        // Letters in lower case; what becomes a letter's neighbour only makes a line that does not matter be looked at.
-        let folded = eight | (ONES * 0x20);
-        match self.state {
-            HEADER_SKIP => until_below(eight, 0x20),
-            TARGET => until_below(eight, 0x21),
-            HEADER_START => {
-                let count = until_below(eight, 0x20);
-                if folded == word(b"content-") {
-                    return self.pass(count, NAME_CONTENT);
-                }
-                if folded == word(b"transfer") {
-                    return self.pass(count, NAME_TRANSFER);
-                }
-                if count == 0 || eight & 0xff == b':' as u64 {
-                    return 0;
-                }
-                self.state = HEADER_SKIP;
-                count
-            }
-            NAME_CONTENT => {
-                let count = until_below(eight, 0x20);
-                if folded == word(b"length: ") && count == 8 {
-                    self.length_begins();
-                    return self.pass(count, LENGTH_RESET);
-                }
-                if folded == word(b"type: ap") { self.pass(count, MEDIA_AP) } else { 0 }
-            }
-            MEDIA_AP if folded == word(b"plicatio") => self.pass(until_below(eight, 0x20), MEDIA_APPLICATIO),
-            BEFORE_VERSION if eight == word(b"HTTP/1.1") => self.pass(8, VERSION_END),
-            BEGIN_RESPONSE if eight == word(b"TTP/1.1 ") => self.pass(8, BEFORE_STATUS),
-            _ => 0,
-        }
-    }
-
-    /// Passes over a word of eight bytes that leads to `state`; over nothing where not all of them are its own.
-    #[inline(always)]
-    const fn pass(&mut self, count: u64, state: u8) -> u64 {
-        if count < 8 {
-            return 0;
-        }
-        self.state = state;
-        8
     }
 
     /// How many of the next bytes [`Self::step`] need not see: they may be told to [`Self::skip`] instead.

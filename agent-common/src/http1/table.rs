@@ -13,7 +13,7 @@ pub(super) static TABLE: [u8; 256 * 64] = MADE;
 const MADE: [u8; 256 * 64] = table();
 
 /// Where the automaton is after `text`, begun in `from`.
-const fn after(from: u8, text: &[u8]) -> u8 {
+pub(super) const fn after(from: u8, text: &[u8]) -> u8 {
     let mut state = from;
     let mut i = 0;
     while i < text.len() {
@@ -22,39 +22,6 @@ const fn after(from: u8, text: &[u8]) -> u8 {
     }
     state
 }
-
-// States that whole words are passed from or to: see `Machine::skim`.
-
-/// In a request's target.
-pub(super) const TARGET: u8 = after(START_REQUEST, b"GET /");
-/// A request's target is complete.
-pub(super) const BEFORE_VERSION: u8 = after(START_REQUEST, b"GET / ");
-/// A request's version is.
-pub(super) const VERSION_END: u8 = after(START_REQUEST, b"GET / HTTP/1.1");
-/// Before the status.
-pub(super) const BEFORE_STATUS: u8 = after(START_RESPONSE, b"HTTP/1.1 ");
-/// In the name of a header that may matter …
-pub(super) const NAME_CONTENT: u8 = after(HEADER_START, b"content-");
-/// … and in that of the other.
-pub(super) const NAME_TRANSFER: u8 = after(HEADER_START, b"transfer");
-/// In a media type that may matter …
-pub(super) const MEDIA_AP: u8 = after(HEADER_START, b"content-type: ap");
-/// … a few bytes further.
-pub(super) const MEDIA_APPLICATIO: u8 = after(MEDIA_AP, b"plicatio");
-/// In a line of a stream that is no event, up to its end.
-pub(super) const LINE_SKIP: u8 = after(SSE_START, b":");
-const _: () = assert!(
-    TARGET >= FIRST_FREE
-        && BEFORE_VERSION >= FIRST_FREE
-        && VERSION_END >= FIRST_FREE
-        && BEFORE_STATUS >= FIRST_FREE
-        && NAME_CONTENT >= FIRST_FREE
-        && NAME_TRANSFER >= FIRST_FREE
-        && MEDIA_APPLICATIO >= FIRST_FREE
-        && LINE_SKIP >= FIRST_FREE
-        && after(HEADER_START, b"content-length: ") == LENGTH_RESET,
-    "a word leads elsewhere"
-);
 
 // Actions: what happens on entering these states is in `Machine::act`.
 pub(super) const FAILED: u8 = 0;
@@ -104,7 +71,7 @@ pub(super) const NO_LINES: u8 = 34;
 /// Header lines that don't matter, up to their end.
 pub(super) const HEADER_SKIP: u8 = 35;
 pub(super) const HEADER_START: u8 = 36;
-const FIRST_FREE: u8 = 37;
+pub(super) const FIRST_FREE: u8 = 37;
 
 /// Body states, from here on: a chunk's data, …
 pub(super) const DATA_CHUNK: u8 = 252;

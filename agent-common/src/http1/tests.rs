@@ -469,5 +469,5 @@ fn most_of_a_head_is_passed() {
         }
     }
     assert_eq!(machine.state, DATA_FIXED);
-    assert!(turns < 140 && rows.len() < 32, "{turns} turns, {} rows: {rows:?}", rows.len());
+    assert!(turns < 110 && rows.len() < 28, "{turns} turns, {} rows: {rows:?}", rows.len());
 }

@@ -99,10 +99,9 @@ impl Arrivals {
         (time != 0 && !unsure).then_some(time)
     }
 
-    /// The application has read what it just got: what lies before is forgotten.
+    /// The application has read up to `seq`: what lies before is forgotten.
     #[inline(always)]
-    pub(super) fn drop_read(&mut self, sk: u64) {
-        let seq = copied(sk);
+    pub(super) fn drop_read(&mut self, sk: u64, seq: u32) {
         for _ in 0..kernel::turns::<{ ENTRIES as u64 }>() {
             let next = self.tail.wrapping_add(1);
             if self.head.wrapping_sub(next) as i32 <= 0 {

@@ -11,7 +11,7 @@ use tailcomb_common::{
 };
 
 use super::{
-    arrival, marks,
+    arrival, loss, marks,
     scan::{self, socket_load},
     state::{
         CONNECTION_NEW, CONNECTIONS, Connection, FOLLOWED, IGNORED, PORTS, PORTS_ONLY, REQUESTS, RESPONSES, SOCKET_ALL, WAITING,
@@ -146,7 +146,7 @@ pub(super) fn moved(direction: u64, sk: u64, bytes: u64, find: impl FnOnce() -> 
         Some(connection) if connection.mode == FOLLOWED => connection,
         Some(connection) => {
             if !begins_request() {
-                connection.arrivals.drop_read(sk);
+                connection.arrivals.drop_read(sk, arrival::copied(sk));
                 return;
             }
             if connection.spoke == 0 {
@@ -167,7 +167,7 @@ pub(super) fn moved(direction: u64, sk: u64, bytes: u64, find: impl FnOnce() -> 
     scan.machine = connection.machines[(direction & 1) as usize];
     scan.machine.begin_write();
     if direction == REQUESTS {
-        scan.first_seq = u64::from(arrival::copied(sk).wrapping_sub(bytes as u32));
+        scan.end_seq = u64::from(arrival::copied(sk));
     }
     kernel::forget();
     scan::walk(sk, direction);
@@ -176,7 +176,7 @@ pub(super) fn moved(direction: u64, sk: u64, bytes: u64, find: impl FnOnce() -> 
         connection.machines[(direction & 1) as usize] = scan.machine;
     }
     if direction == REQUESTS {
-        connection.arrivals.drop_read(sk);
+        connection.arrivals.drop_read(sk, scan.end_seq as u32);
     } else {
         marks::settle(connection, scan);
     }
@@ -200,9 +200,9 @@ fn adopt(sk: u64, direction: u64) -> Option<&'static mut Connection> {
     }
     let scan = scan_of(REQUESTS)?;
     if direction == REQUESTS && scan.window_len > 2 && matches!(scan.window[0], 0x14..=0x17) && scan.window[1] == 3 {
-        marks::socket_undecoded(sk, u64::from(UNDECODED_TLS), direction);
+        loss::socket_undecoded(sk, u64::from(UNDECODED_TLS), direction);
     } else {
-        marks::socket_undecoded(sk, u64::from(UNDECODED_MID_STREAM), direction);
+        loss::socket_undecoded(sk, u64::from(UNDECODED_MID_STREAM), direction);
     }
     None
 }

@@ -5,20 +5,20 @@ use aya_ebpf::helpers::{
     generated::{bpf_get_current_comm, bpf_probe_read_kernel, bpf_ringbuf_output},
 };
 use tailcomb_common::{
-    http1::{BEGIN, END, FAILED, Failure, HEAD, RequestKind, UPGRADE},
+    http1::{BEGIN, END, FAILED, HEAD, RequestKind, UPGRADE},
     lost::{SOCKET_MAP_FULL, SOCKET_NEGATIVE, SOCKET_RING_FULL},
     socket::{
-        ABORTED, ARRIVAL_UNKNOWN, CLOSE_DELIMITED, ENCODED, HEAD_BYTES, HEAD_CUT, Header, KIND_REQUEST, KIND_UNDECODED, NDJSON,
-        RequestRecord, SSE, UNDECODED_DESYNC, UNDECODED_HTTP2, UNDECODED_PIPELINED, UNDECODED_TLS, UNDECODED_UNKNOWN, UPGRADED,
-        UndecodedRecord,
+        ABORTED, ARRIVAL_UNKNOWN, CLOSE_DELIMITED, ENCODED, HEAD_BYTES, HEAD_CUT, Header, KIND_REQUEST, NDJSON, RequestRecord,
+        SSE, UNDECODED_PIPELINED, UPGRADED,
     },
 };
 
 use super::{
     arrival::Arrivals,
+    loss::{failed, socket_tell, socket_undecoded},
     state::{
-        Connection, DEPTH, FOLLOWED, IGNORED, PIPELINED, PIPELINED_NEW, RECORDS, REQUESTS, RESPONSES, Scan, WAITING, WINDOW,
-        connection, place, record, slot,
+        Connection, DEPTH, FOLLOWED, IGNORED, PIPELINED, PIPELINED_NEW, RECORDS, REQUESTS, RESPONSES, Scan, WINDOW, connection,
+        place, record, slot,
     },
 };
 use crate::{
@@ -149,7 +149,7 @@ fn place_for(connection: &mut Connection, sk: u64, number: u32) -> Option<&mut R
 /// When the byte before `scan.at` became readable.
 #[inline(always)]
 fn arrival(arrivals: &Arrivals, scan: &Scan) -> Option<u64> {
-    let seq = scan.first_seq.wrapping_add(scan.at).wrapping_sub(1) as u32;
+    let seq = scan.end_seq.wrapping_sub(scan.total).wrapping_add(scan.at).wrapping_sub(1) as u32;
     arrivals.of(seq).filter(|time| *time <= scan.now)
 }
 
@@ -165,7 +165,7 @@ fn identify(record: &mut RequestRecord) {
 }
 
 #[inline(always)]
-fn comm(name: &mut [u8; 16]) {
+pub(super) fn comm(name: &mut [u8; 16]) {
     // SAFETY: 16 bytes into 16 bytes; it can't fail for the current task.
     unsafe { bpf_get_current_comm(name.as_mut_ptr().cast(), 16) };
 }
@@ -329,7 +329,7 @@ fn finish(connection: &mut Connection, sk: u64, number: u32) {
 
 /// Puts a record into the ring buffer; false where it has no room.
 #[inline(always)]
-fn send<T>(record: *const T) -> bool {
+pub(super) fn send<T>(record: *const T) -> bool {
     // SAFETY: the kernel copies a whole record out of valid memory.
     let result = unsafe {
         bpf_ringbuf_output(
@@ -377,92 +377,4 @@ extern "C" fn socket_end(sk: u64, now: u64, in_order: u64, eldest: u64) -> u64 {
     }
     finish(connection, sk, number);
     1
-}
-
-/// The bytes are no HTTP/1.1.
-#[inline(always)]
-fn failed(connection: &Connection, scan: &Scan, direction: u64) -> u64 {
-    let failure = scan.machine.failure();
-    let reason = if failure == Failure::Tls {
-        UNDECODED_TLS
-    } else if failure == Failure::Http2 {
-        UNDECODED_HTTP2
-    } else if never_was_http(connection) {
-        UNDECODED_UNKNOWN
-    } else {
-        UNDECODED_DESYNC
-    };
-    socket_undecoded(scan.sk, u64::from(reason), direction);
-    0
-}
-
-/// Was there not even one head?
-#[inline(always)]
-fn never_was_http(connection: &Connection) -> bool {
-    connection.answered == 0 && (connection.asked == 0 || (connection.asked == 1 && connection.record.head_read_ns == 0))
-}
-
-/// The connection is lost, and with it the requests in progress, which are counted. If its client never sends a request before it
-/// has the answer to the last, the connection is followed again later.
-///
-/// A function of its own, as `socket_tell` is: what hardly ever runs does not lie between what always does.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(super) extern "C" fn socket_undecoded(sk: u64, reason: u64, direction: u64) -> u64 {
-    let Some(connection) = connection(sk) else { return 0 };
-    let reason = reason as u32;
-    let other = reason == UNDECODED_TLS || reason == UNDECODED_HTTP2 || reason == UNDECODED_UNKNOWN;
-    let mut requests = 0;
-    if !never_was_http(connection) {
-        for _ in 0..turns::<{ DEPTH as u64 }>() {
-            let dropped = socket_drop(sk);
-            if dropped == 0 {
-                break;
-            }
-            requests += dropped >> 1;
-        }
-    }
-    // Where no head was complete, what began like a request was none.
-    connection.answered = connection.asked;
-    connection.mode = if other || connection.pipelines != 0 { IGNORED } else { WAITING };
-    connection.spoke = u32::from(direction == RESPONSES);
-    connection.dropped = connection.dropped.wrapping_add(1);
-    socket_tell(sk, u64::from(reason), requests)
-}
-
-/// Gives up the eldest request in progress. Returns 0 when there was none, 1 when it had no record, else 3.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn socket_drop(sk: u64) -> u64 {
-    let Some(connection) = connection(sk) else { return 0 };
-    let number = connection.answered;
-    if connection.asked == number {
-        return 0;
-    }
-    connection.answered = number.wrapping_add(1);
-    if connection.first == number || PIPELINED.remove(place(sk, number)).is_ok() { 3 } else { 1 }
-}
-
-/// Tells user space that so many requests are not measured; 0 = none had begun.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn socket_tell(sk: u64, reason: u64, requests: u64) -> u64 {
-    let Some(connection) = connection(sk) else { return 0 };
-    let mut record = UndecodedRecord {
-        header: Header { kind: KIND_UNDECODED, size: size_of::<UndecodedRecord>() as u32 },
-        connection: connection.id,
-        // SAFETY: a helper without arguments.
-        cgroup_id: unsafe { bpf_get_current_cgroup_id() },
-        tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
-        reason: reason as u32,
-        requests: requests as u32,
-        local_port: connection.local_port as u16,
-        padding: 0,
-        comm: [0; 16],
-    };
-    comm(&mut record.comm);
-    if !send(core::ptr::from_ref(&record)) {
-        lost::count_many(SOCKET_RING_FULL, if requests == 0 { 1 } else { requests });
-    }
-    0
 }

@@ -8,6 +8,7 @@
 //! | `call.rs` | one system call that moved bytes: whose it is, where its bytes lie |
 //! | `scan.rs` | the byte machine walked over those bytes |
 //! | `marks.rs` | what the machine said becomes marks, and marks a record |
+//! | `loss.rs` | what is not measured |
 //! | `arrival.rs` | when bytes became readable |
 //! | `state.rs` | maps and their values |
 
@@ -15,6 +16,7 @@ mod arrival;
 mod call;
 mod legacy;
 mod lifecycle;
+mod loss;
 mod marks;
 mod programs;
 mod scan;

@@ -12,7 +12,7 @@ use tailcomb_common::{
 
 use super::{
     call::{self, Buffer},
-    marks,
+    loss, marks,
     state::{PIECES, Piece, REQUESTS, Scan, WINDOW, connection, scan},
 };
 use crate::kernel::{eight, forget, masked, turns};
@@ -38,7 +38,7 @@ pub(super) fn walk(sk: u64, direction: u64) {
             return;
         }
     }
-    marks::socket_undecoded(sk, u64::from(UNDECODED_TOO_LARGE), direction);
+    loss::socket_undecoded(sk, u64::from(UNDECODED_TOO_LARGE), direction);
 }
 
 /// Some steps. Returns 0 when the call is dealt with.
@@ -80,7 +80,7 @@ extern "C" fn socket_advance(direction: u64) -> u64 {
                 return 1;
             }
             if failure != 0 {
-                marks::socket_undecoded(scan.sk, failure - 1, direction);
+                loss::socket_undecoded(scan.sk, failure - 1, direction);
                 return 0;
             }
         }

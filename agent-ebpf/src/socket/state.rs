@@ -164,8 +164,8 @@ pub(super) struct Scan {
     pub(super) copied: u64,
     /// Events since the marks were last set; responses only.
     pub(super) events: u64,
-    /// Position in the TCP stream of the call's first byte; requests only.
-    pub(super) first_seq: u64,
+    /// Position in the TCP stream behind the call's last byte; requests only.
+    pub(super) end_seq: u64,
     /// Position of the window, and how much of it is filled.
     pub(super) window_at: u64,
     pub(super) window_len: u64,
