@@ -11,6 +11,7 @@ use aya::{Ebpf, programs::loaded_programs, sys::Stats};
 use tailcomb::probes::{
     loader::{self, Options},
     socket::SocketProbe,
+    table::PROBES,
 };
 
 use crate::{Effort, load};
@@ -70,9 +71,9 @@ fn drain(probe: &mut SocketProbe) -> Result<()> {
 
 fn runs(ebpf: &Ebpf) -> Result<Runs> {
     let mut own = BTreeMap::new();
-    for (name, program) in ebpf.programs() {
-        if let Ok(info) = program.info() {
-            own.insert(info.id(), name.to_owned());
+    for program in PROBES.iter().filter(|probe| probe.name == "socket").flat_map(|probe| probe.programs) {
+        if let Some(Ok(info)) = ebpf.program(program.name).map(aya::programs::Program::info) {
+            own.insert(info.id(), program.name.to_owned());
         }
     }
     let mut runs = Runs::new();
