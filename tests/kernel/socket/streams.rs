@@ -162,7 +162,7 @@ fn several_events_in_a_chunk() -> Result<()> {
     let three = format!("{}{}0\r\n\r\n", chunk("data: 2\n\ndata: 3\n\n"), chunk("data: [DONE]\n\n"));
     let server = script(vec![
         write(&format!("{SSE_HEAD}{}", chunk("data: role\n\ndata: 1\n\n"))),
-        Step::Wait(100),
+        Step::Wait(200),
         // An event over two chunks, its blank line in the second; and a size line with an extension.
         write("7;x=y\r\ndata: a\r\n"),
         Step::Wait(50),
