@@ -100,10 +100,14 @@ impl Node for ProcFs {
 
     fn listeners(&self, tgid: u32) -> io::Result<Vec<Listener>> {
         let mut found = Vec::new();
-        for file in ["net/tcp", "net/tcp6"] {
+        for (file, statistics, family) in [("net/tcp", "net/sockstat", "TCP:"), ("net/tcp6", "net/sockstat6", "TCP6:")] {
             match File::open(process::path(tgid, file)) {
-                // One page: what the kernel gives at once. More would be read for nothing.
-                Ok(file) => found.extend(read_listeners(BufReader::with_capacity(4_096, file))?),
+                Ok(file) => {
+                    let statistics = fs::read_to_string(process::path(tgid, statistics)).unwrap_or_default();
+                    let most = in_use(&statistics, family).unwrap_or(usize::MAX);
+                    // Three lines: a full buffer ends the kernel's search behind the listening sockets.
+                    found.extend(read_listeners(BufReader::with_capacity(450, file), most)?);
+                }
                 // A kernel without IPv6 has no tcp6; that of a process that is gone is missing too, and tcp was read before.
                 Err(error) if file == "net/tcp6" && error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
@@ -126,10 +130,20 @@ fn bracketed(link: &str, kind: &str) -> Option<u64> {
     link.strip_prefix(kind)?.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
 }
 
-/// Reads `/proc/PID/net/tcp{,6}` up to its first socket that does not listen: the kernel walks its listening sockets first
-/// (net/ipv4/tcp_ipv4.c, `tcp_get_idx`), and behind them there may be a hundred thousand connections.
-fn read_listeners(mut file: impl BufRead) -> io::Result<Vec<Listener>> {
+/// Sockets of a family (`TCP:`, `TCP6:`) that a network namespace has, from its `sockstat` or `sockstat6`.
+fn in_use(statistics: &str, family: &str) -> Option<usize> {
+    let words = statistics.lines().find_map(|line| line.strip_prefix(family))?;
+    words.trim_start().strip_prefix("inuse ")?.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Reads `/proc/PID/net/tcp{,6}` up to its first socket that does not listen, or until as many are found as there are sockets: the
+/// kernel walks its listening sockets first (net/ipv4/tcp_ipv4.c, `tcp_get_idx`), and behind them there may be a hundred
+/// thousand connections. Where there is none it takes 2 ms to find that out, in its table for those of all namespaces.
+fn read_listeners(mut file: impl BufRead, most: usize) -> io::Result<Vec<Listener>> {
     let mut found = Vec::new();
+    if most == 0 {
+        return Ok(found);
+    }
     let mut line = String::new();
     file.read_line(&mut line)?;
     loop {
@@ -140,6 +154,9 @@ fn read_listeners(mut file: impl BufRead) -> io::Result<Vec<Listener>> {
         match listener(&line) {
             Some(listener) => found.push(listener),
             None => return Ok(found),
+        }
+        if found.len() >= most {
+            return Ok(found);
         }
     }
 }
@@ -173,8 +190,20 @@ mod tests {
              2: 0100007F:1F40 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 13 1 0 20 4 30 10 -1\n   \
              3: 0100007F:1F41 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 14 1 0 100 0 0 10 0\n"
         );
-        let found = read_listeners(text.as_bytes()).expect("memory");
+        let found = read_listeners(text.as_bytes(), usize::MAX).expect("memory");
         assert_eq!(found, [Listener { port: 8_000, inode: 4_711 }, Listener { port: 80, inode: 12 }]);
+        let first = read_listeners(text.as_bytes(), 1).expect("memory");
+        assert_eq!(first, [Listener { port: 8_000, inode: 4_711 }]);
+        assert_eq!(read_listeners(text.as_bytes(), 0).expect("memory"), []);
+    }
+
+    #[test]
+    fn how_many_sockets_there_are_is_told_by_family() {
+        let text = "sockets: used 16\nTCP: inuse 12 orphan 0 tw 34 alloc 13 mem 46\nUDP: inuse 7 mem 0\n";
+        assert_eq!(in_use(text, "TCP:"), Some(12));
+        assert_eq!(in_use("TCP6: inuse 0\nUDP6: inuse 1\n", "TCP6:"), Some(0));
+        assert_eq!(in_use("UDP6: inuse 1\n", "TCP6:"), None);
+        assert_eq!(in_use("", "TCP:"), None);
     }
 
     #[test]
