@@ -4,15 +4,15 @@
 
 use crate::{bucket::KERNEL_SLOTS, shared};
 
-/// Operation of a [`Key`]: read.
+/// Operation of a [`series`]: read.
 pub const READ: u8 = 0;
-/// Operation of a [`Key`]: write, zone append.
+/// Operation of a [`series`]: write, zone append.
 pub const WRITE: u8 = 1;
-/// Operation of a [`Key`]: discard, secure erase.
+/// Operation of a [`series`]: discard, secure erase.
 pub const DISCARD: u8 = 2;
-/// Operation of a [`Key`]: everything else that carries a bio (write zeroes, write same, zone management).
+/// Operation of a [`series`]: everything else that carries a bio (write zeroes, write same, zone management).
 pub const OTHER: u8 = 3;
-/// Operation of a [`Key`] whose phases belong to the device as a whole: [`FLUSH`].
+/// Operation of a [`series`] whose phases belong to the device as a whole: [`FLUSH`].
 pub const DEVICE_WIDE: u8 = 4;
 
 /// Phase of an I/O: `block_bio_queue` of its first bio → `block_getrq`.
@@ -28,51 +28,78 @@ pub const FLUSH: usize = 0;
 /// Number of histograms in one [`Latency`].
 pub const PHASES: usize = 4;
 
-/// Counters are kept in at most this many copies, one per `cpu mod SHARDS`, and added up by the reader.
+/// Counters are kept in at most this many copies and added up by the reader: CPU n counts in copy n mod their number.
 pub const SHARDS: u32 = 8;
 
-/// Key of the maps `BLOCK_COUNT` and `BLOCK_LATENCY`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
-    /// Device number as the kernel holds it: `major << 20 | minor`, of the whole disk.
-    pub device: u32,
-    /// [`READ`], [`WRITE`], [`DISCARD`], [`OTHER`] or [`DEVICE_WIDE`].
-    pub operation: u8,
-    /// `cpu mod SHARDS`.
-    pub shard: u8,
-    /// Always 0.
-    pub padding: u16,
+/// How many copies there are: not more than CPUs, and a power of two. The loader sets the global `BLOCK_SHARDS` to it.
+#[must_use]
+pub const fn shards(cpus: usize) -> u32 {
+    match cpus {
+        0 | 1 => 1,
+        2 => 2,
+        3 | 4 => 4,
+        _ => SHARDS,
+    }
 }
-shared!(Key, 8);
 
-/// One exact histogram of durations.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Histogram {
-    /// Exact sum of all values in ns.
-    pub sum_ns: u64,
-    /// Largest value in ns, since the start. Not atomic: where two CPUs of a shard complete within the same few ns, the
-    /// larger of the two may be missed.
-    pub max_ns: u64,
-    /// Counts by slot of [`crate::bucket`].
-    pub counts: [u64; KERNEL_SLOTS],
+/// Most series: 32 devices with every operation take 160.
+pub const MAX_SERIES: u32 = 256;
+/// How many places in the maps a series may have. With 160 of 256 taken, one in three million finds none.
+pub const PLACES: u32 = 32;
+
+/// Marks a device and operation as a series, so that 0 is none.
+const SERIES: u64 = 1 << 40;
+
+/// A device (`major << 20 | minor` of the whole disk, as the kernel holds it) and an operation ([`READ`] … [`DEVICE_WIDE`]).
+#[must_use]
+#[inline(always)]
+pub const fn series(device: u32, operation: u8) -> u64 {
+    SERIES | (operation as u64) << 32 | device as u64
 }
-shared!(Histogram, 1824);
 
-/// The histograms of one key: one value of the map `BLOCK_LATENCY`, so one system call reads them all.
+/// Device and operation of a series.
+#[must_use]
+pub const fn device_and_operation(series: u64) -> (u32, u8) {
+    #[expect(clippy::cast_possible_truncation, reason = "the parts are cut out")]
+    (series as u32, (series >> 32) as u8)
+}
+
+/// The `n`-th slot (0 … 255) that is tried for a series. Which one it got stands in the map `BLOCK_SLOT`.
+#[must_use]
+#[inline(always)]
+pub const fn place(series: u64, n: u32) -> u32 {
+    // Fibonacci hashing; the step is odd, so that every slot is reached.
+    let hash = (series.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u32;
+    (hash >> 16).wrapping_add(n.wrapping_mul(hash & 0xffff | 1)) & (MAX_SERIES - 1)
+}
+
+/// The histograms of one series in one shard: one value of the map `BLOCK_LATENCY`, so one system call reads them all.
+/// Phases are [`SUBMIT_WAIT`], [`QUEUE`], [`DEVICE`], [`TOTAL`]; of a [`DEVICE_WIDE`] series: [`FLUSH`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Latency {
-    /// By phase: [`SUBMIT_WAIT`], [`QUEUE`], [`DEVICE`], [`TOTAL`]; under [`DEVICE_WIDE`]: [`FLUSH`].
-    pub phases: [Histogram; PHASES],
+    /// Exact sum of all values in ns, by phase.
+    pub sum_ns: [u64; PHASES],
+    /// Largest value in ns since the start, by phase. Not atomic: where two CPUs of a shard complete within the same few ns,
+    /// the larger of the two may be missed.
+    pub max_ns: [u64; PHASES],
+    /// Counts by slot of [`crate::bucket`], by phase.
+    pub counts: [[u64; KERNEL_SLOTS]; PHASES],
 }
 shared!(Latency, 7296);
 
-/// Counters of one key: one value of the map `BLOCK_COUNT`, read each second; a changed `completed` says that [`Latency`] changed.
+impl Latency {
+    /// Nothing counted.
+    pub const EMPTY: Self = Self { sum_ns: [0; PHASES], max_ns: [0; PHASES], counts: [[0; KERNEL_SLOTS]; PHASES] };
+}
+
+/// Counters of one series in one shard: one value of the map `BLOCK_COUNT`, read each second; a changed `completed` says that
+/// [`Latency`] changed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Count {
+    /// Whose they are; 0 where the series had no request in this shard.
+    pub series: u64,
     /// Requests begun. In flight = the sum over shards of `started − completed − vanished`.
     pub started: u64,
     /// Requests completed, each once.
@@ -91,7 +118,10 @@ pub struct Count {
     /// Completions of a part of a request.
     pub partial: u64,
 }
-shared!(Count, 64);
+shared!(Count, 72);
+
+/// [`RequestState::slot`]: there was no room for its series, which is counted as lost already.
+pub const NO_SLOT: u16 = u16::MAX;
 
 /// [`RequestState::flags`]: it is in flight; without this bit the entry is a leftover of an earlier request.
 pub const ACTIVE: u8 = 1;
@@ -113,14 +143,14 @@ pub struct RequestState {
     pub start_ns: u64,
     /// Its first `block_rq_issue`; 0 = not issued yet.
     pub issue_ns: u64,
-    /// As in [`Key`].
+    /// As in [`series`].
     pub device: u32,
-    /// As in [`Key`].
+    /// As in [`series`].
     pub operation: u8,
     /// [`ACTIVE`], [`REQUEUED`], …
     pub flags: u8,
-    /// Always 0.
-    pub padding: u16,
+    /// Where its series is counted, so that it need not be looked for again; [`NO_SLOT`] = nowhere.
+    pub slot: u16,
 }
 shared!(RequestState, 32);
 
@@ -162,8 +192,6 @@ pub struct StartedBio {
 }
 shared!(StartedBio, 16);
 
-/// Entries of `BLOCK_COUNT` and `BLOCK_LATENCY`: a device that reads and writes on all shards and flushes takes 24.
-pub const MAX_KEYS: u32 = 2048;
 /// Entries of `BLOCK_REQUEST`.
 pub const MAX_REQUESTS: u32 = 65_536;
 /// Entries of `BLOCK_TASK`.
@@ -177,7 +205,7 @@ pub const MAX_BIOS: u32 = 16_384;
 pub struct SelfTest {
     /// Process whose next read is to be described; 0 = none.
     pub tgid: u32,
-    /// Device of that read, as in [`Key`].
+    /// Device of that read, as in [`series`].
     pub device: u32,
     /// First sector (512 bytes) of that read, on the whole disk.
     pub sector: u64,
@@ -187,3 +215,38 @@ pub struct SelfTest {
     pub state: u64,
 }
 shared!(SelfTest, 32);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_series_is_what_it_was_made_of_and_never_none() {
+        for (device, operation) in [(0, READ), (254 << 20 | 16, WRITE), (u32::MAX, DEVICE_WIDE)] {
+            assert_ne!(series(device, operation), 0);
+            assert_eq!(device_and_operation(series(device, operation)), (device, operation));
+        }
+    }
+
+    #[test]
+    fn thirty_two_disks_with_every_operation_find_a_place() {
+        // Disks as they are numbered: virtio and SCSI by sixteens, NVMe and loop by ones.
+        for (major, step) in [(254, 16), (8, 16), (259, 1), (7, 1)] {
+            let mut taken = BTreeSet::new();
+            for disk in 0..32 {
+                for operation in [READ, WRITE, DISCARD, OTHER, DEVICE_WIDE] {
+                    let series = series(major << 20 | disk * step, operation);
+                    assert!((0..PLACES).any(|n| taken.insert(place(series, n))), "no place for {major}:{}", disk * step);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_places_of_a_series_differ() {
+        let places: BTreeSet<_> = (0..PLACES).map(|n| place(series(259 << 20, READ), n)).collect();
+        assert_eq!(places.len(), PLACES as usize);
+    }
+}

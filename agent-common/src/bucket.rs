@@ -32,10 +32,10 @@ pub const ZERO_THRESHOLD_NS: u64 = 238;
 /// Native bucket index of slot 1.
 pub const FIRST_INDEX: i32 = -175;
 
-/// Room behind the last bound, so that the search may look ahead without a test; a power of two, so that a mask bounds it.
+/// Room behind the last bound; a power of two, so that a mask bounds it.
 const TABLE: usize = 512;
 
-/// `floor(1e9 · 2^(i/8))` ns for i = −175 … 104, then `u64::MAX`.
+/// `floor(1e9 · 2^(i/8))` ns for i = −175 … 104, then the largest value of which the difference to any other has a sign.
 static THRESHOLDS: [u64; TABLE] = table();
 
 /// Upper bound in ns of a finite slot (1 … 280); 238 for the zero bucket; `None` for overflow, which has none.
@@ -65,22 +65,11 @@ pub const fn slot(ns: u64) -> usize {
     if ns <= ZERO_THRESHOLD_NS {
         return ZERO;
     }
-    let octave = 63 - ns.leading_zeros() as usize;
-    let mut i = BASE[octave & (OCTAVES - 1)] as usize;
-    // At most eight bounds lie in an octave: three halving steps and a last one find the first that is not below `ns`.
-    if THRESHOLDS[(i + 3) & (TABLE - 1)] < ns {
-        i += 4;
-    }
-    if THRESHOLDS[(i + 1) & (TABLE - 1)] < ns {
-        i += 2;
-    }
-    if THRESHOLDS[i & (TABLE - 1)] < ns {
-        i += 1;
-    }
-    if THRESHOLDS[i & (TABLE - 1)] < ns {
-        i += 1;
-    }
-    if i > BUCKETS { OVERFLOW } else { i + 1 }
+    let first = FIRST[part(ns)] as usize;
+    // At most one bound lies within a part. In arithmetic, because a branch on this can't be foreseen: 1 where the bound is below.
+    let above = (THRESHOLDS[first & (TABLE - 1)].wrapping_sub(ns) >> 63) as usize;
+    let slot = first + above + 1;
+    if slot > OVERFLOW { OVERFLOW } else { slot }
 }
 
 /// The slot (0 … 225) that counts `ns` in a kernel histogram.
@@ -91,30 +80,66 @@ pub const fn kernel_slot(ns: u64) -> usize {
     if slot > KERNEL_OVERFLOW { KERNEL_OVERFLOW } else { slot }
 }
 
-/// Entries of [`BASE`]. Only 64 are used, but LLVM computes the octave by a population count whose intermediate the verifier
-/// can't bound more tightly than by a byte, and drops a mask of 63 because it knows better.
-const OCTAVES: usize = 256;
+/// The octaves are cut into so many parts of equal width; a bucket is at least 1.4 of them wide.
+const PARTS: usize = 16;
 
-/// For each octave e, the first i with `THRESHOLDS[i] ≥ 2^e`.
-static BASE: [u16; OCTAVES] = {
-    let mut base = [0u16; OCTAVES];
-    let mut octave = 0;
-    while octave < 64 {
-        let mut i = 0;
-        while i < BUCKETS && BOUNDS[i] < 1 << octave {
+/// `octave · PARTS + part` of `ns`, which is not 0.
+#[inline(always)]
+const fn part(ns: u64) -> usize {
+    // BPF has no instruction for it, and what stands in for one takes longer than these branches, which are nearly always
+    // the same for a disk.
+    let (mut rest, mut octave) = (ns, 0);
+    if rest >> 32 != 0 {
+        rest >>= 32;
+        octave = 32;
+    }
+    if rest >> 16 != 0 {
+        rest >>= 16;
+        octave += 16;
+    }
+    if rest >> 8 != 0 {
+        rest >>= 8;
+        octave += 8;
+    }
+    octave += LOG2[rest as usize & 0xff] as usize;
+    // The four bits behind the leading one.
+    let part = (ns << ((63 - octave) & 63)) >> 59 & (PARTS as u64 - 1);
+    // A mask that changes nothing, for the verifier, which does not know what LOG2 holds.
+    (octave * PARTS + part as usize) & (FIRST.len() - 1)
+}
+
+/// `floor(log2(i))`; 0 for 0.
+static LOG2: [u8; 256] = {
+    let mut log2 = [0u8; 256];
+    let mut i = 2;
+    while i < 256 {
+        log2[i] = log2[i / 2] + 1;
+        i += 1;
+    }
+    log2
+};
+
+/// For each part of each octave, the first i with `THRESHOLDS[i]` not below the part's first value.
+static FIRST: [u16; 64 * PARTS] = {
+    let mut first = [0u16; 64 * PARTS];
+    let mut i = 0;
+    let mut part = 0;
+    while part < first.len() {
+        let begin = (PARTS as u128 + (part % PARTS) as u128) << (part / PARTS);
+        while i < BUCKETS && (BOUNDS[i] as u128 * PARTS as u128) < begin {
             i += 1;
         }
         #[expect(clippy::cast_possible_truncation, reason = "i ≤ 280")]
         {
-            base[octave] = i as u16;
+            first[part] = i as u16;
         }
-        octave += 1;
+        part += 1;
     }
-    base
+    first
 };
 
 const fn table() -> [u64; TABLE] {
-    let mut table = [u64::MAX; TABLE];
+    let mut table = [i64::MAX as u64; TABLE];
     let mut i = 0;
     while i < BUCKETS {
         table[i] = BOUNDS[i];

@@ -1,70 +1,110 @@
-//! Counters and histograms of a device and operation.
+//! Counters and histograms of a series: a device and operation.
+//!
+//! They lie in arrays, where a look-up is a few instructions, and are found by open addressing: the series' places are tried in
+//! turn. A hash map says whose a place is, because only there can two CPUs not take the same one; it is asked once a shard.
 
 use core::arch::asm;
 
 use aya_ebpf::{
-    bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST},
+    Global,
+    bindings::BPF_NOEXIST,
     helpers::bpf_get_smp_processor_id,
     macros::map,
     maps::{Array, HashMap},
 };
 use tailcomb_common::{
-    block::{Count, Histogram, Key, Latency, MAX_KEYS, SHARDS},
+    block::{self, Count, Latency, MAX_SERIES, PLACES, SHARDS},
     bucket::{self, KERNEL_OVERFLOW},
     lost::BLOCK_MAP_FULL,
 };
 
 use crate::lost;
 
-/// Read each second; a key exists from the first request on.
+/// Series by slot: an entry exists from the series' first request on.
 #[map]
-static BLOCK_COUNT: HashMap<Key, Count> = HashMap::with_max_entries(MAX_KEYS, BPF_F_NO_PREALLOC);
+static BLOCK_SLOT: HashMap<u32, u64> = HashMap::with_max_entries(MAX_SERIES, 0);
 
-/// Allocated on the first completion of its key, because a value is 7 KiB.
+/// Read each second. By slot and shard, as many as the loader finds CPUs for.
 #[map]
-static BLOCK_LATENCY: HashMap<Key, Latency> = HashMap::with_max_entries(MAX_KEYS, BPF_F_NO_PREALLOC);
+static BLOCK_COUNT: Array<Count> = Array::with_max_entries(MAX_SERIES * SHARDS, 0);
 
-/// What a new `BLOCK_LATENCY` value is copied from: too large for the stack. Never written.
+/// Read where `completed` moved. By slot and shard, likewise.
 #[map]
-static BLOCK_ZERO: Array<Latency> = Array::with_max_entries(1, 0);
+static BLOCK_LATENCY: Array<Latency> = Array::with_max_entries(MAX_SERIES * SHARDS, 0);
 
-/// The key of this CPU's shard.
+/// How many shards there are: a power of two.
+#[unsafe(no_mangle)]
+static BLOCK_SHARDS: Global<u32> = Global::new(SHARDS);
+
+/// Position of this CPU's shard of a slot in both arrays.
 #[inline(always)]
-pub(super) fn key(device: u32, operation: u8) -> Key {
+fn position(slot: u32) -> u32 {
     // SAFETY: the helper has no preconditions.
     let cpu = unsafe { bpf_get_smp_processor_id() };
-    Key { device, operation, shard: (cpu & (SHARDS - 1)) as u8, padding: 0 }
+    slot * BLOCK_SHARDS.load() + (cpu & (BLOCK_SHARDS.load() - 1))
 }
 
-/// The counters of `key`, made where they are missing; `None` is counted as lost.
+/// This shard's counters in `slot`, if it marked them as those of `series`.
 #[inline(always)]
-pub(super) fn counters(key: &Key) -> Option<*mut Count> {
-    if let Some(found) = BLOCK_COUNT.get_ptr_mut(key) {
-        return Some(found);
-    }
-    // Another CPU may have made it meanwhile: then this fails and the look-up finds that one.
-    let _ = BLOCK_COUNT.insert(key, &Count::default(), u64::from(BPF_NOEXIST));
-    let made = BLOCK_COUNT.get_ptr_mut(key);
-    if made.is_none() {
-        lost::count(BLOCK_MAP_FULL);
-    }
-    made
+fn at(slot: u32, series: u64) -> Option<*mut Count> {
+    let counters = BLOCK_COUNT.get_ptr_mut(position(slot))?;
+    // SAFETY: a value of BLOCK_COUNT.
+    (unsafe { (*counters).series } == series).then_some(counters)
 }
 
-/// The histograms of `key`, made where they are missing; `None` is counted as lost.
+/// The same, if `slot` is that of `series`; marks them: the first time in a shard.
 #[inline(always)]
-pub(super) fn histograms(key: &Key) -> Option<*mut Latency> {
-    if let Some(found) = BLOCK_LATENCY.get_ptr_mut(key) {
-        return Some(found);
+fn mark(slot: u32, series: u64) -> Option<*mut Count> {
+    // SAFETY: the value is one word that is written once.
+    if unsafe { BLOCK_SLOT.get(&slot) } != Some(&series) {
+        return None;
     }
-    if let Some(zero) = BLOCK_ZERO.get(0) {
-        let _ = BLOCK_LATENCY.insert(key, zero, u64::from(BPF_NOEXIST));
+    let counters = BLOCK_COUNT.get_ptr_mut(position(slot))?;
+    // SAFETY: a value of BLOCK_COUNT. Whoever writes here meanwhile writes the same.
+    unsafe { (*counters).series = series };
+    Some(counters)
+}
+
+/// The counters of a series that got `slot`; `None` where its device is gone since, and another has the slot.
+#[inline(always)]
+pub(super) fn counters(slot: u32, series: u64) -> Option<*mut Count> {
+    at(slot, series).or_else(|| mark(slot, series))
+}
+
+/// Slot and counters of `series`, which gets its place where it has none; `None` is counted as lost.
+#[inline(always)]
+pub(super) fn find(series: u64) -> Option<(u32, *mut Count)> {
+    let mut n = 0;
+    while n < PLACES {
+        let slot = block::place(series, n);
+        if let Some(counters) = at(slot, series) {
+            return Some((slot, counters));
+        }
+        n += 1;
     }
-    let made = BLOCK_LATENCY.get_ptr_mut(key);
-    if made.is_none() {
-        lost::count(BLOCK_MAP_FULL);
+    claim(series)
+}
+
+#[inline(always)]
+fn claim(series: u64) -> Option<(u32, *mut Count)> {
+    let mut n = 0;
+    while n < PLACES {
+        let slot = block::place(series, n);
+        // Fails where the slot is taken: by another series, or by this one in another shard.
+        let _ = BLOCK_SLOT.insert(&slot, &series, u64::from(BPF_NOEXIST));
+        if let Some(counters) = mark(slot, series) {
+            return Some((slot, counters));
+        }
+        n += 1;
     }
-    made
+    lost::count(BLOCK_MAP_FULL);
+    None
+}
+
+/// The histograms beside the counters in `slot`.
+#[inline(always)]
+pub(super) fn histograms(slot: u32) -> Option<*mut Latency> {
+    BLOCK_LATENCY.get_ptr_mut(position(slot))
 }
 
 /// Adds to a counter that other CPUs add to as well.
@@ -77,12 +117,12 @@ pub(super) unsafe fn add(counter: *mut u64, by: u64) {
     unsafe { asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) counter, in(reg) by, options(nostack)) };
 }
 
-/// Counts one value of `ns`.
+/// Counts one value of `ns` in a phase.
 ///
 /// # Safety
-/// `histogram` must point into a map value.
+/// `latency` must point to a map value, and `phase` be below `PHASES`.
 #[inline(always)]
-pub(super) unsafe fn record(histogram: *mut Histogram, ns: u64) {
+pub(super) unsafe fn record(latency: *mut Latency, phase: usize, ns: u64) {
     let mut slot = bucket::kernel_slot(ns) as u64;
     // The compiler knows the bound and drops a test for it; the verifier does not know it. So the compiler has to forget.
     // SAFETY: a register is masked with more than it can hold.
@@ -92,10 +132,10 @@ pub(super) unsafe fn record(histogram: *mut Histogram, ns: u64) {
     }
     // SAFETY: the caller's promise, and `slot` is within `counts`.
     unsafe {
-        add((&raw mut (*histogram).counts).cast::<u64>().add(slot as usize), 1);
-        add(&raw mut (*histogram).sum_ns, ns);
-        if (*histogram).max_ns < ns {
-            (*histogram).max_ns = ns;
+        add((&raw mut (*latency).counts[phase]).cast::<u64>().add(slot as usize), 1);
+        add(&raw mut (*latency).sum_ns[phase], ns);
+        if (*latency).max_ns[phase] < ns {
+            (*latency).max_ns[phase] = ns;
         }
     }
 }

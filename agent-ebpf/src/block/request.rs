@@ -9,8 +9,8 @@ use aya_ebpf::{
 };
 use tailcomb_common::{
     block::{
-        ACTIVE, DEVICE, DEVICE_WIDE, FAILED, FLUSH, Key, MAX_REQUESTS, QUEUE, REQUEUED, RequestState, SELF_TEST, SUBMIT_WAIT,
-        StartedBio, TOTAL,
+        ACTIVE, Count, DEVICE, DEVICE_WIDE, FAILED, FLUSH, MAX_REQUESTS, NO_SLOT, QUEUE, REQUEUED, RequestState, SELF_TEST,
+        SUBMIT_WAIT, StartedBio, TOTAL, series,
     },
     lost::{BLOCK_MAP_FULL, BLOCK_NEGATIVE, BLOCK_UNMATCHED, BLOCK_UNSEEN_END},
 };
@@ -53,33 +53,41 @@ pub(super) fn begin(request: Request, operation: u8, started: StartedBio) {
     let Some(device) = request.device() else { return };
     let flags = if selftest::describe(request, device, operation) { ACTIVE | SELF_TEST } else { ACTIVE };
     let StartedBio { queue_ns, start_ns } = started;
-    keep(request, &RequestState { queue_ns, start_ns, issue_ns: 0, device, operation, flags, padding: 0 });
+    keep(request, RequestState { queue_ns, start_ns, issue_ns: 0, device, operation, flags, slot: NO_SLOT });
 }
 
 /// Stores a new state and counts its start.
 #[inline(always)]
-fn keep(request: Request, new: &RequestState) {
+fn keep(request: Request, mut new: RequestState) {
+    let place = count::find(series(new.device, new.operation));
+    new.slot = place.map_or(NO_SLOT, |(slot, _)| slot as u16);
     if let Some(old) = state(request) {
         if old.flags & ACTIVE != 0 {
             // The memory is used for another, so its end was not shown: without this, it would be in flight for ever.
             vanish(old);
             lost::count(BLOCK_UNSEEN_END);
         }
-        *old = *new;
-    } else if BLOCK_REQUEST.insert(&request.address(), new, 0).is_err() {
+        *old = new;
+    } else if BLOCK_REQUEST.insert(&request.address(), &new, 0).is_err() {
         lost::count(BLOCK_MAP_FULL);
         return;
     }
-    if let Some(counters) = count::counters(&count::key(new.device, new.operation)) {
+    if let Some((_, counters)) = place {
         // SAFETY: a value of BLOCK_COUNT.
         unsafe { count::add(&raw mut (*counters).started, 1) };
     }
 }
 
+/// Where the request is counted.
+#[inline(always)]
+fn counters(state: &RequestState) -> Option<*mut Count> {
+    count::counters(u32::from(state.slot), series(state.device, state.operation))
+}
+
 #[inline(always)]
 fn vanish(state: &mut RequestState) {
     state.flags = 0;
-    if let Some(counters) = count::counters(&count::key(state.device, state.operation)) {
+    if let Some(counters) = counters(state) {
         // SAFETY: a value of BLOCK_COUNT.
         unsafe { count::add(&raw mut (*counters).vanished, 1) };
     }
@@ -118,7 +126,7 @@ fn issue_flush(request: Request) {
     }
     let Some(device) = request.device() else { return };
     let now = now();
-    keep(request, &RequestState { issue_ns: now, device, operation: DEVICE_WIDE, flags: ACTIVE, ..RequestState::default() });
+    keep(request, RequestState { issue_ns: now, device, operation: DEVICE_WIDE, flags: ACTIVE, ..RequestState::default() });
 }
 
 #[btf_tracepoint(function = "block_rq_requeue")]
@@ -128,7 +136,7 @@ fn block_rq_requeue(ctx: BtfTracePointContext) -> i32 {
         && state.flags & ACTIVE != 0
     {
         state.flags |= REQUEUED;
-        if let Some(counters) = count::counters(&count::key(state.device, state.operation)) {
+        if let Some(counters) = counters(state) {
             // SAFETY: a value of BLOCK_COUNT.
             unsafe { count::add(&raw mut (*counters).requeues, 1) };
         }
@@ -169,8 +177,11 @@ fn block_rq_complete(ctx: BtfTracePointContext) -> i32 {
         return 0;
     };
     let now = now();
-    let key = count::key(state.device, state.operation);
-    let Some(counters) = count::counters(&key) else {
+    let Some(counters) = counters(state) else {
+        // Its device is gone and forgotten; where there was no room for the series, that was counted at its start.
+        if state.slot != NO_SLOT {
+            lost::count(BLOCK_UNMATCHED);
+        }
         state.flags = 0;
         return 0;
     };
@@ -195,7 +206,7 @@ fn block_rq_complete(ctx: BtfTracePointContext) -> i32 {
     let done = *state;
     state.flags = 0;
     selftest::completed(&done);
-    sample(&done, now, &key);
+    sample(&done, now);
     // Last, because the reader looks at the histograms again when `completed` moved: they must be complete by then.
     // SAFETY: a value of BLOCK_COUNT.
     unsafe {
@@ -207,29 +218,28 @@ fn block_rq_complete(ctx: BtfTracePointContext) -> i32 {
 
 /// Counts the phases of a request that completed at `now`.
 #[inline(always)]
-fn sample(done: &RequestState, now: u64, key: &Key) {
+fn sample(done: &RequestState, now: u64) {
     let RequestState { queue_ns, start_ns, issue_ns, .. } = *done;
     if now < issue_ns || issue_ns < start_ns || start_ns < queue_ns {
         // Also a request that failed before it was issued, which has no time on the device: issue_ns is 0.
         lost::count(if issue_ns == 0 { BLOCK_UNMATCHED } else { BLOCK_NEGATIVE });
         return;
     }
-    let Some(histograms) = count::histograms(key) else { return };
-    // SAFETY: `histograms` is a value of BLOCK_LATENCY.
+    let Some(histograms) = count::histograms(u32::from(done.slot)) else { return };
+    // SAFETY: `histograms` is a value of BLOCK_LATENCY, and these are phases.
     unsafe {
-        let phase = |index: usize| &raw mut (*histograms).phases[index];
         if done.operation == DEVICE_WIDE {
-            count::record(phase(FLUSH), now - issue_ns);
+            count::record(histograms, FLUSH, now - issue_ns);
             return;
         }
-        count::record(phase(DEVICE), now - issue_ns);
-        count::record(phase(QUEUE), issue_ns - start_ns);
+        count::record(histograms, DEVICE, now - issue_ns);
+        count::record(histograms, QUEUE, issue_ns - start_ns);
         if queue_ns == 0 {
             // Not queued by a bio that was seen: it has no submit wait and no total, which is not the same as none.
             lost::count(BLOCK_UNMATCHED);
             return;
         }
-        count::record(phase(SUBMIT_WAIT), start_ns - queue_ns);
-        count::record(phase(TOTAL), now - queue_ns);
+        count::record(histograms, SUBMIT_WAIT, start_ns - queue_ns);
+        count::record(histograms, TOTAL, now - queue_ns);
     }
 }

@@ -11,7 +11,7 @@ use aya_ebpf::{
     programs::BtfTracePointContext,
 };
 use tailcomb_common::{
-    block::{MAX_BIOS, StartedBio},
+    block::{MAX_BIOS, StartedBio, series},
     lost::BLOCK_MAP_FULL,
 };
 
@@ -146,7 +146,7 @@ fn merged(bio: Bio) -> i32 {
     task::forget(bio);
     if let Kind::Data(operation) = bio.kind()
         && let Some(device) = bio.device()
-        && let Some(counters) = count::counters(&count::key(device, operation))
+        && let Some((_, counters)) = count::find(series(device, operation))
     {
         // SAFETY: a value of BLOCK_COUNT.
         unsafe { count::add(&raw mut (*counters).merges, 1) };

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use btf_rs::{Btf, BtfType, Type};
+use btf_rs::{Backend, Btf, BtfType, Type};
 
 /// Where the kernel shows its own BTF.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
@@ -43,8 +43,10 @@ impl Layout {
     /// [`LayoutError::Unreadable`].
     pub fn from_file(path: &Path) -> Result<Self, LayoutError> {
         let unreadable = |why: String| LayoutError::Unreadable { path: path.display().to_string(), why };
-        let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
-        let btf = Btf::from_bytes(&bytes).map_err(|error| unreadable(error.to_string()))?;
+        // Mapped, it takes no memory of ours; newer kernels allow that.
+        let btf = Btf::from_file_with_backend(path, Backend::Mmap)
+            .or_else(|_| Btf::from_file(path))
+            .map_err(|error| unreadable(error.to_string()))?;
         Ok(Self { btf })
     }
 

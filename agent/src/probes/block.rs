@@ -112,6 +112,11 @@ const fn on(hook: &'static str, needs: &'static [Need], one_of: &'static [&'stat
     Program { name: hook, attach: Attach::Btf(hook), needs, one_of, unless: None, core: true }
 }
 
+/// Global: how many shards there are.
+pub(super) const SHARDS: &str = "BLOCK_SHARDS";
+/// Maps with a value for each series and shard.
+pub(super) const SHARDED: [&str; 2] = [read::COUNT, read::LATENCY];
+
 /// The probe's row in the table.
 ///
 /// The order is that of attachment: who ends a request first, who begins one last. The other way round, a request that begins

@@ -2,14 +2,17 @@
 //!
 //! A probe whose core programs are not all attached is taken off again, so that it yields no series rather than wrong ones.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, hint::black_box, panic::resume_unwind, thread};
 
 use aya::{
     Btf, Ebpf, EbpfLoader,
     programs::{Program as AyaProgram, ProgramError},
 };
 
+use tailcomb_common::block::MAX_SERIES;
+
 use super::{
+    block,
     resolve::{Kernel, Resolved, hooks, resolve},
     table::{Attach, PROBES, Probe, Program},
     verdict::{ProbeVerdict, ProgramVerdict, Verdict},
@@ -18,7 +21,7 @@ use crate::kernel::{
     btf::{Layout, LayoutError},
     object::{self, ObjectError},
     privilege::{self, Privileges},
-    tracefs::Tracefs,
+    tracefs::{Tracefs, TracefsError},
 };
 
 /// What the caller may set.
@@ -98,15 +101,40 @@ impl Loaded {
 pub fn load(options: &Options) -> Result<Loaded, LoadError> {
     let bytes = object::bytes()?;
     refuse_without_privileges()?;
-    let layout = Layout::of_running_kernel()?;
+    // What it mounts is there until all is attached.
     let tracefs = Tracefs::find_or_mount();
+    let resolved = with_a_heap_of_its_own(|| look_up(&tracefs))?;
+    let mut ebpf = load_maps(bytes, &resolved, options)?;
+    let mut failed = with_a_heap_of_its_own(|| load_programs(&mut ebpf, &resolved))?;
+    let verdicts = PROBES.iter().map(|probe| attach_probe(&mut ebpf, probe, &resolved, &mut failed)).collect();
+    Ok(Loaded { ebpf, verdicts })
+}
+
+/// Runs a step that reads the kernel's types, which takes some twenty MiB for a moment, so that they are given back.
+///
+/// glibc keeps what is freed below anything that stays. So the step has a thread, and with it a heap, of its own. The top of a
+/// heap is given back when it is larger than a threshold that glibc raises by itself, to 64 MiB at most: blocks that are taken
+/// there untouched, too small to be mapped apart, and freed again make it so. That is for a second thread, which gets the heap
+/// of the first: at its end the first one lets go of small pieces that it held back. Other allocators need none of this and
+/// lose nothing.
+fn with_a_heap_of_its_own<T: Send>(step: impl FnOnce() -> T + Send) -> T {
+    const BLOCK: usize = 120 << 10;
+    const BLOCKS: usize = (64 << 20) / BLOCK + 1;
+    let result = in_a_thread(step);
+    in_a_thread(|| drop(black_box((0..BLOCKS).map(|_| Vec::<u8>::with_capacity(BLOCK)).collect::<Vec<_>>())));
+    result
+}
+
+fn in_a_thread<T: Send>(step: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| scope.spawn(step).join()).unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// What the programs need of this kernel.
+fn look_up(tracefs: &Result<Tracefs, TracefsError>) -> Result<Resolved, LoadError> {
+    let layout = Layout::of_running_kernel()?;
     let why = tracefs.as_ref().err().map(ToString::to_string);
     let kernel = Kernel { layout: &layout, tracefs: tracefs.as_ref().map_err(|_| why.as_deref().unwrap_or_default()) };
-    let resolved = resolve(PROBES, &kernel);
-    let mut ebpf = load_maps(bytes, &resolved, options)?;
-    let btf = Btf::from_sys_fs().map_err(|error| LoadError::KernelBtf(Box::new(error)))?;
-    let verdicts = PROBES.iter().map(|probe| attach_probe(&mut ebpf, &btf, probe, &resolved)).collect();
-    Ok(Loaded { ebpf, verdicts })
+    Ok(resolve(PROBES, &kernel))
 }
 
 fn refuse_without_privileges() -> Result<(), LoadError> {
@@ -123,7 +151,14 @@ fn refuse_without_privileges() -> Result<(), LoadError> {
 }
 
 fn load_maps(bytes: &[u8], resolved: &Resolved, options: &Options) -> Result<Ebpf, LoadError> {
+    let shards = tailcomb_common::block::shards(aya::util::nr_cpus().unwrap_or(usize::MAX));
     let mut loader = EbpfLoader::new();
+    loader.override_global(block::SHARDS, &shards, true);
+    for map in block::SHARDED {
+        loader.map_max_entries(map, MAX_SERIES * shards);
+    }
+    // The loader has read the kernel's types for relocations; the object has none.
+    loader.btf(None);
     for (name, value) in resolved.globals.iter().chain(&options.globals) {
         loader.override_global(name, value, true);
     }
@@ -136,21 +171,47 @@ fn load_maps(bytes: &[u8], resolved: &Resolved, options: &Options) -> Result<Ebp
     Ok(ebpf)
 }
 
-/// Verifying takes the kernel a second, attaching a moment: so all programs of a probe are loaded before the first is attached,
-/// and hardly anything is seen by half a probe.
-fn attach_probe(ebpf: &mut Ebpf, btf: &Btf, probe: &'static Probe, resolved: &Resolved) -> ProbeVerdict {
-    let mut failed: BTreeMap<&str, Verdict> = BTreeMap::new();
-    for step in [load_program as Step, attach_program] {
-        for program in probe.programs {
-            if resolved.verdicts.contains_key(program.name) || failed.contains_key(program.name) {
-                continue;
-            }
-            if let Err(verdict) = take(ebpf, btf, program, step) {
-                unload(ebpf, program);
-                failed.insert(program.name, verdict);
-            }
+/// Why a program is not there, by name.
+type Failed = BTreeMap<&'static str, Verdict>;
+
+/// Verifying takes the kernel a second, attaching a moment: so all programs are loaded before the first is attached, and hardly
+/// anything is seen by half a probe.
+fn load_programs(ebpf: &mut Ebpf, resolved: &Resolved) -> Result<Failed, LoadError> {
+    let btf = Btf::from_sys_fs().map_err(|error| LoadError::KernelBtf(Box::new(error)))?;
+    let mut failed = Failed::new();
+    for probe in PROBES {
+        each_program(ebpf, probe, resolved, &mut failed, |program, attach| load_program(program, &btf, attach));
+    }
+    Ok(failed)
+}
+
+/// Takes one step with every program of a probe that has not failed yet; one that fails is unloaded.
+fn each_program(
+    ebpf: &mut Ebpf,
+    probe: &'static Probe,
+    resolved: &Resolved,
+    failed: &mut Failed,
+    step: impl Fn(&mut AyaProgram, Attach) -> Result<(), ProgramError>,
+) {
+    for program in probe.programs {
+        if resolved.verdicts.contains_key(program.name) || failed.contains_key(program.name) {
+            continue;
+        }
+        let taken = ebpf.program_mut(program.name).map(|found| step(found, program.attach).map_err(|error| explain(&error)));
+        let missing = || Verdict::Broken {
+            reason: format!("the eBPF object has no program {}", program.name),
+            remedy: "build the agent and the object from one checkout".to_owned(),
+        };
+        if let Err(verdict) = taken.unwrap_or_else(|| Err(missing())) {
+            unload(ebpf, program);
+            failed.insert(program.name, verdict);
         }
     }
+}
+
+/// Attaches the programs of a probe; all of them are taken off again where a core one is missing.
+fn attach_probe(ebpf: &mut Ebpf, probe: &'static Probe, resolved: &Resolved, failed: &mut Failed) -> ProbeVerdict {
+    each_program(ebpf, probe, resolved, failed, attach_program);
     let verdict = |name| resolved.verdicts.get(name).or_else(|| failed.get(name)).cloned().unwrap_or(Verdict::Ok);
     let programs: Vec<ProgramVerdict> = probe
         .programs
@@ -171,17 +232,6 @@ fn attach_probe(ebpf: &mut Ebpf, btf: &Btf, probe: &'static Probe, resolved: &Re
     ProbeVerdict { probe: probe.name, required: probe.required, attached, programs }
 }
 
-/// One step of a program's way into the kernel.
-type Step = fn(&mut AyaProgram, &Btf, Attach) -> Result<(), ProgramError>;
-
-fn take(ebpf: &mut Ebpf, btf: &Btf, program: &Program, step: Step) -> Result<(), Verdict> {
-    let found = ebpf.program_mut(program.name).ok_or_else(|| Verdict::Broken {
-        reason: format!("the eBPF object has no program {}", program.name),
-        remedy: "build the agent and the object from one checkout".to_owned(),
-    })?;
-    step(found, btf, program.attach).map_err(|error| explain(&error))
-}
-
 fn load_program(program: &mut AyaProgram, btf: &Btf, attach: Attach) -> Result<(), ProgramError> {
     match (program, attach) {
         (AyaProgram::BtfTracePoint(program), Attach::Btf(name)) => program.load(name, btf),
@@ -191,7 +241,7 @@ fn load_program(program: &mut AyaProgram, btf: &Btf, attach: Attach) -> Result<(
     }
 }
 
-fn attach_program(program: &mut AyaProgram, _: &Btf, attach: Attach) -> Result<(), ProgramError> {
+fn attach_program(program: &mut AyaProgram, attach: Attach) -> Result<(), ProgramError> {
     match (program, attach) {
         (AyaProgram::BtfTracePoint(program), Attach::Btf(_)) => program.attach().map(drop),
         (AyaProgram::RawTracePoint(program), Attach::Raw(name) | Attach::NewerRaw(name)) => program.attach(name).map(drop),

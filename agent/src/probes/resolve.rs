@@ -50,12 +50,9 @@ pub fn resolve(probes: &[Probe], kernel: &Kernel<'_>) -> Resolved {
 impl Resolved {
     /// Sets one global; returns what is missing where it can't be.
     fn look_up(&mut self, need: &Need, kernel: &Kernel<'_>) -> Option<String> {
-        if let Some(value) = value(&need.source, kernel) {
-            self.globals.insert(need.global, value);
-            return None;
-        }
-        self.globals.insert(need.global, ABSENT);
-        (!need.optional).then(|| describe(&need.source))
+        // Programs share their needs; a global has one source wherever it is asked for.
+        let found = *self.globals.entry(need.global).or_insert_with(|| value(&need.source, kernel).unwrap_or(ABSENT));
+        (found == ABSENT && !need.optional).then(|| describe(&need.source))
     }
 
     fn missing_field(&self, program: &Program, missing: &[String]) -> Option<Verdict> {

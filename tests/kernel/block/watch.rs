@@ -191,6 +191,7 @@ impl Difference {
         }
         let (now, then) = (after.count, before.count);
         let count = Count {
+            series: now.series,
             started: now.started - then.started,
             completed: now.completed - then.completed,
             vanished: now.vanished - then.vanished,

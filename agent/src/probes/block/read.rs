@@ -7,10 +7,10 @@ use std::{
 
 use aya::{
     Ebpf,
-    maps::{HashMap, MapData, MapError},
+    maps::{Array, HashMap, MapData, MapError},
 };
 use tailcomb_common::{
-    block::{Count, DEVICE_WIDE, DISCARD, FLUSH, Histogram, Key, Latency, OTHER, PHASES, READ, WRITE},
+    block::{Count, DEVICE_WIDE, DISCARD, FLUSH, Latency, MAX_SERIES, OTHER, PHASES, READ, WRITE, device_and_operation},
     bucket::KERNEL_SLOTS,
 };
 
@@ -38,18 +38,24 @@ pub enum ReadError {
     },
 }
 
-const COUNT: &str = "BLOCK_COUNT";
-const LATENCY: &str = "BLOCK_LATENCY";
+const SLOT: &str = "BLOCK_SLOT";
+/// Map: counters by slot and shard.
+pub(crate) const COUNT: &str = "BLOCK_COUNT";
+/// Map: histograms by slot and shard.
+pub(crate) const LATENCY: &str = "BLOCK_LATENCY";
 /// How often the counters are read for one snapshot, at most.
 const READINGS: u32 = 4;
-/// What reading one key takes when nothing comes in between: two system calls of a few hundred ns.
-const PER_KEY: Duration = Duration::from_micros(5);
+/// What reading one value takes when nothing comes in between: up to two system calls of a few hundred ns.
+const PER_VALUE: Duration = Duration::from_micros(5);
 
-/// Reads snapshots, and remembers the histograms of the keys that rest. Holds 7 KiB a key: 5.6 MiB at 32 devices that read,
-/// write and flush on eight shards.
+/// Where a series is counted in one shard: its slot, and the position in the arrays.
+type Place = (u32, u32);
+
+/// Reads snapshots, and remembers the histograms of the series that rest. Holds 7 KiB a series and shard: 5.6 MiB at 32 devices
+/// that read, write and flush on eight shards.
 #[derive(Debug, Default)]
 pub struct BlockReader {
-    known: BTreeMap<Key, Known>,
+    known: BTreeMap<Place, Known>,
 }
 
 #[derive(Debug)]
@@ -71,15 +77,12 @@ impl BlockReader {
     /// # Errors
     /// [`ReadError`] where the object has no such maps, or the kernel refuses.
     pub fn read(&mut self, ebpf: &Ebpf, at_ns: u64) -> Result<BlockSnapshot, ReadError> {
-        let latencies: HashMap<_, Key, Latency> = map(ebpf, LATENCY)?;
-        for (key, count) in counts(ebpf)? {
-            let known = self.known.entry(key).or_insert(Known { count: Count::default(), latency: None });
+        let latencies: Array<_, Latency> = array(ebpf, LATENCY)?;
+        for (place, count) in counts(ebpf)? {
+            let known = self.known.entry(place).or_insert(Known { count: Count::default(), latency: None });
             if known.count.completed != count.completed {
-                match latencies.get(&key, 0) {
-                    Ok(latency) => known.latency = Some(Box::new(latency)),
-                    Err(MapError::KeyNotFound) => {}
-                    Err(source) => return Err(ReadError::LookUp { map: LATENCY, source }),
-                }
+                let latency = latencies.get(&place.1, 0).map_err(|source| ReadError::LookUp { map: LATENCY, source })?;
+                known.latency = Some(Box::new(latency));
             }
             known.count = count;
         }
@@ -91,85 +94,114 @@ impl BlockReader {
     /// # Errors
     /// [`ReadError`] where the object has no such maps, or the kernel refuses.
     pub fn forget(&mut self, ebpf: &mut Ebpf, device: u32) -> Result<(), ReadError> {
-        let gone: Vec<Key> = self.known.keys().filter(|key| key.device == device).copied().collect();
-        for key in gone {
-            self.known.remove(&key);
-            remove::<Count>(ebpf, COUNT, &key)?;
-            remove::<Latency>(ebpf, LATENCY, &key)?;
+        let gone: Vec<u32> = slots(ebpf)?
+            .into_iter()
+            .filter(|(_, series)| device_and_operation(*series).0 == device)
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in gone {
+            self.known.retain(|(of, _), _| *of != slot);
+            // Emptied before it can be taken by another.
+            clear(ebpf, COUNT, slot, Count::default())?;
+            clear(ebpf, LATENCY, slot, Latency::EMPTY)?;
+            release(ebpf, slot)?;
         }
         Ok(())
     }
 }
 
-/// The counters of all keys, as near to one moment as can be had.
+/// Which slots are taken, and by which series.
+fn slots(ebpf: &Ebpf) -> Result<Vec<(u32, u64)>, ReadError> {
+    let map = ebpf.map(SLOT).ok_or_else(|| missing(SLOT))?;
+    let map: HashMap<_, u32, u64> = HashMap::try_from(map).map_err(|error| unusable(SLOT, &error))?;
+    // One that is deleted between finding the key and reading it is gone.
+    map.iter()
+        .filter(|entry| !matches!(entry, Err(MapError::KeyNotFound)))
+        .map(|entry| entry.map_err(|source| ReadError::LookUp { map: SLOT, source }))
+        .collect()
+}
+
+/// The counters of all series, as near to one moment as can be had.
 ///
 /// A request may begin in one shard and complete in another. If this thread has to wait for a CPU between reading the two, more
 /// seem to have ended than began. So a reading that took longer than it needs is made again, and the quickest is kept.
-fn counts(ebpf: &Ebpf) -> Result<Vec<(Key, Count)>, ReadError> {
-    let map: HashMap<_, Key, Count> = map(ebpf, COUNT)?;
-    let mut best: Option<(Duration, Vec<(Key, Count)>)> = None;
+fn counts(ebpf: &Ebpf) -> Result<Vec<(Place, Count)>, ReadError> {
+    let map: Array<_, Count> = array(ebpf, COUNT)?;
+    let shards = map.len() / MAX_SERIES;
+    let slots = slots(ebpf)?;
+    let values = u32::try_from(slots.len()).unwrap_or(u32::MAX).saturating_mul(shards);
+    let mut best: Option<(Duration, Vec<(Place, Count)>)> = None;
     for _ in 0..READINGS {
         let began = Instant::now();
         let mut counts = Vec::new();
-        for entry in map.iter() {
-            match entry {
-                Ok(entry) => counts.push(entry),
-                // Deleted between finding the key and reading it.
-                Err(MapError::KeyNotFound) => {}
-                Err(source) => return Err(ReadError::LookUp { map: COUNT, source }),
+        for (slot, series) in &slots {
+            for position in slot * shards..(slot + 1) * shards {
+                let count = map.get(&position, 0).map_err(|source| ReadError::LookUp { map: COUNT, source })?;
+                // In another shard it may have had no request yet.
+                if count.series == *series {
+                    counts.push(((*slot, position), count));
+                }
             }
         }
         let took = began.elapsed();
-        let enough = took <= PER_KEY * u32::try_from(counts.len()).unwrap_or(u32::MAX);
         if best.as_ref().is_none_or(|(quickest, _)| took < *quickest) {
             best = Some((took, counts));
         }
-        if enough {
+        if took <= PER_VALUE * values {
             break;
         }
     }
     Ok(best.map(|(_, counts)| counts).unwrap_or_default())
 }
 
-fn map<'a, V: aya::Pod>(ebpf: &'a Ebpf, name: &'static str) -> Result<HashMap<&'a MapData, Key, V>, ReadError> {
-    let map = ebpf.map(name).ok_or_else(|| ReadError::Map { map: name, why: "missing".to_owned() })?;
-    HashMap::try_from(map).map_err(|error| ReadError::Map { map: name, why: error.to_string() })
+fn missing(map: &'static str) -> ReadError {
+    ReadError::Map { map, why: "missing".to_owned() }
 }
 
-fn remove<V: aya::Pod>(ebpf: &mut Ebpf, name: &'static str, key: &Key) -> Result<(), ReadError> {
-    let map = ebpf.map_mut(name).ok_or_else(|| ReadError::Map { map: name, why: "missing".to_owned() })?;
-    let mut map: HashMap<_, Key, V> =
-        HashMap::try_from(map).map_err(|error| ReadError::Map { map: name, why: error.to_string() })?;
-    match map.remove(key) {
-        // A key without a completion has no histograms.
-        Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
-        Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        Err(source) => Err(ReadError::LookUp { map: name, source }),
-    }
+fn unusable(map: &'static str, error: &MapError) -> ReadError {
+    ReadError::Map { map, why: error.to_string() }
+}
+
+fn array<'a, V: aya::Pod>(ebpf: &'a Ebpf, name: &'static str) -> Result<Array<&'a MapData, V>, ReadError> {
+    let map = ebpf.map(name).ok_or_else(|| missing(name))?;
+    Array::try_from(map).map_err(|error| unusable(name, &error))
+}
+
+/// Writes `empty` to every shard of a slot.
+fn clear<V: aya::Pod>(ebpf: &mut Ebpf, name: &'static str, slot: u32, empty: V) -> Result<(), ReadError> {
+    let map = ebpf.map_mut(name).ok_or_else(|| missing(name))?;
+    let mut map: Array<_, V> = Array::try_from(map).map_err(|error| unusable(name, &error))?;
+    let shards = map.len() / MAX_SERIES;
+    (slot * shards..(slot + 1) * shards)
+        .try_for_each(|position| map.set(position, empty, 0).map_err(|source| ReadError::LookUp { map: name, source }))
+}
+
+/// Gives a slot back.
+fn release(ebpf: &mut Ebpf, slot: u32) -> Result<(), ReadError> {
+    let map = ebpf.map_mut(SLOT).ok_or_else(|| missing(SLOT))?;
+    let mut map: HashMap<_, u32, u64> = HashMap::try_from(map).map_err(|error| unusable(SLOT, &error))?;
+    map.remove(&slot).map_err(|source| ReadError::LookUp { map: SLOT, source })
 }
 
 /// Adds the shards of each device and operation up.
-fn series(known: &BTreeMap<Key, Known>) -> Vec<BlockSeries> {
-    let mut series: Vec<BlockSeries> = Vec::new();
-    for (key, known) in known {
-        let Some(operation) = operation(key.operation) else { continue };
-        // Keys are ordered by device, operation, shard.
-        if series.last().is_none_or(|last| last.device != key.device || last.operation != operation) {
+fn series(known: &BTreeMap<Place, Known>) -> Vec<BlockSeries> {
+    let mut series: BTreeMap<(u32, Operation), BlockSeries> = BTreeMap::new();
+    for Known { count, latency } in known.values() {
+        let (device, number) = device_and_operation(count.series);
+        let Some(operation) = operation(number) else { continue };
+        let sum = series.entry((device, operation)).or_insert_with(|| {
             let phases = [const { None }; PHASES];
-            series.push(BlockSeries { device: key.device, operation, count: Count::default(), phases });
-        }
-        let Some(sum) = series.last_mut() else { continue };
-        add_count(&mut sum.count, &known.count);
-        if let Some(latency) = &known.latency {
-            for (phase, histogram) in latency.phases.iter().enumerate() {
-                // A device-wide key has one phase; the rest of its value is never written.
-                if operation != Operation::DeviceWide || phase == FLUSH {
-                    add_histogram(&mut sum.phases[phase], histogram);
-                }
+            BlockSeries { device, operation, count: Count { series: count.series, ..Count::default() }, phases }
+        });
+        add_count(&mut sum.count, count);
+        for (phase, histogram) in sum.phases.iter_mut().enumerate() {
+            // A device-wide series has one phase; the rest of its value is never written.
+            if let Some(latency) = latency.as_deref().filter(|_| operation != Operation::DeviceWide || phase == FLUSH) {
+                add_histogram(histogram, latency, phase);
             }
         }
     }
-    series
+    series.into_values().collect()
 }
 
 const fn operation(number: u8) -> Option<Operation> {
@@ -185,7 +217,7 @@ const fn operation(number: u8) -> Option<Operation> {
 
 const fn add_count(sum: &mut Count, shard: &Count) {
     // Destructured, so that a new counter can't be forgotten here.
-    let Count { started, completed, vanished, bytes, errors, merges, requeues, partial } = *shard;
+    let Count { series: _, started, completed, vanished, bytes, errors, merges, requeues, partial } = *shard;
     sum.started += started;
     sum.completed += completed;
     sum.vanished += vanished;
@@ -196,14 +228,15 @@ const fn add_count(sum: &mut Count, shard: &Count) {
     sum.partial += partial;
 }
 
-fn add_histogram(sum: &mut Option<PhaseHistogram>, shard: &Histogram) {
-    if shard.counts.iter().all(|count| *count == 0) {
+fn add_histogram(sum: &mut Option<PhaseHistogram>, shard: &Latency, phase: usize) {
+    let counts = &shard.counts[phase];
+    if counts.iter().all(|count| *count == 0) {
         return;
     }
     let sum = sum.get_or_insert_with(|| PhaseHistogram { sum_ns: 0, max_ns: 0, counts: Box::new([0; KERNEL_SLOTS]) });
-    sum.sum_ns += shard.sum_ns;
-    sum.max_ns = sum.max_ns.max(shard.max_ns);
-    for (slot, count) in sum.counts.iter_mut().zip(shard.counts) {
+    sum.sum_ns += shard.sum_ns[phase];
+    sum.max_ns = sum.max_ns.max(shard.max_ns[phase]);
+    for (slot, count) in sum.counts.iter_mut().zip(counts) {
         *slot += count;
     }
 }
@@ -214,26 +247,22 @@ mod tests {
 
     use super::*;
 
-    fn key(device: u32, operation: u8, shard: u8) -> Key {
-        Key { device, operation, shard, padding: 0 }
-    }
-
-    fn known(completed: u64, phase: usize, ns: u64) -> Known {
-        let empty = Histogram { sum_ns: 0, max_ns: 0, counts: [0; KERNEL_SLOTS] };
-        let mut latency = Box::new(Latency { phases: [empty; PHASES] });
-        latency.phases[phase].sum_ns = ns * completed;
-        latency.phases[phase].max_ns = ns;
-        latency.phases[phase].counts[tailcomb_common::bucket::kernel_slot(ns)] = completed;
-        Known { count: Count { started: completed, completed, ..Count::default() }, latency: Some(latency) }
+    fn known(device: u32, operation: u8, completed: u64, phase: usize, ns: u64) -> Known {
+        let mut latency = Box::new(Latency::EMPTY);
+        latency.sum_ns[phase] = ns * completed;
+        latency.max_ns[phase] = ns;
+        latency.counts[phase][tailcomb_common::bucket::kernel_slot(ns)] = completed;
+        let series = tailcomb_common::block::series(device, operation);
+        Known { count: Count { series, started: completed, completed, ..Count::default() }, latency: Some(latency) }
     }
 
     #[test]
     fn shards_are_added_up_and_devices_and_operations_are_not() {
         let known = BTreeMap::from([
-            (key(7, READ, 0), known(2, QUEUE, 1_000)),
-            (key(7, READ, 5), known(3, QUEUE, 9_000)),
-            (key(7, WRITE, 0), known(4, DEVICE, 500)),
-            (key(8, READ, 0), known(1, DEVICE, 70)),
+            ((9, 72), known(7, READ, 2, QUEUE, 1_000)),
+            ((9, 77), known(7, READ, 3, QUEUE, 9_000)),
+            ((4, 32), known(7, WRITE, 4, DEVICE, 500)),
+            ((0, 0), known(8, READ, 1, DEVICE, 70)),
         ]);
         let series = series(&known);
         let names: Vec<_> = series.iter().map(|series| (series.device, series.operation, series.count.completed)).collect();
@@ -245,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_flush_has_one_phase() {
-        let known = BTreeMap::from([(key(7, DEVICE_WIDE, 0), known(2, FLUSH, 1_000))]);
+        let known = BTreeMap::from([((1, 8), known(7, DEVICE_WIDE, 2, FLUSH, 1_000))]);
         let series = series(&known);
         assert_eq!(series[0].operation, Operation::DeviceWide);
         assert!(series[0].phases[FLUSH].is_some());
@@ -256,28 +285,23 @@ mod tests {
     fn kernel_memory_stays_under_32_mib_at_128_cpus_and_32_devices() {
         use core::mem::size_of;
 
-        use tailcomb_common::block::{MAX_BIOS, MAX_KEYS, MAX_REQUESTS, MAX_TASKS, RequestState, SHARDS, StartedBio, TaskBios};
-        // kernel/bpf/hashtab.c: an element's head is 48 bytes, a bucket 16; sizes are rounded up by the allocator.
+        use tailcomb_common::block::{MAX_BIOS, MAX_REQUESTS, MAX_TASKS, RequestState, StartedBio, TaskBios, shards};
+        // kernel/bpf/hashtab.c: an element's head is 48 bytes, a bucket 16.
         const HEAD: usize = 48;
         const BUCKET: usize = 16;
         const CPUS: usize = 128;
-        let preallocated = |entries: u32, key: usize, value: usize| {
+        let hash = |entries: u32, key: usize, value: usize| {
             let entries = entries as usize;
             entries * (HEAD + key.next_multiple_of(8) + value) + entries.next_power_of_two() * BUCKET
         };
-        // kernel/bpf/memalloc.c keeps free elements on each CPU: at most 3 large ones, 96 small ones.
-        let on_demand = |entries: usize, key: usize, value: usize, spare: usize| {
-            let element = (HEAD + key + value).next_power_of_two();
-            (entries + CPUS * spare) * element + (MAX_KEYS as usize) * BUCKET
-        };
-        let keys = 32 * 5 * SHARDS as usize;
-        assert!(keys <= MAX_KEYS as usize, "32 devices with every operation fit");
-        let bytes = on_demand(keys, size_of::<Key>(), size_of::<Latency>(), 3)
-            + on_demand(keys, size_of::<Key>(), size_of::<Count>(), 96)
-            + preallocated(MAX_REQUESTS, 8, size_of::<RequestState>())
-            + preallocated(MAX_TASKS, 4, size_of::<TaskBios>())
-            + preallocated(MAX_BIOS, 8, size_of::<StartedBio>())
-            + size_of::<Latency>();
+        let sharded = |value: usize| (MAX_SERIES * shards(CPUS)) as usize * value;
+        assert!(32 * 5 <= MAX_SERIES, "32 devices with every operation fit");
+        let bytes = sharded(size_of::<Latency>())
+            + sharded(size_of::<Count>())
+            + hash(MAX_SERIES, 4, 8)
+            + hash(MAX_REQUESTS, 8, size_of::<RequestState>())
+            + hash(MAX_TASKS, 4, size_of::<TaskBios>())
+            + hash(MAX_BIOS, 8, size_of::<StartedBio>());
         assert!(bytes <= 32 << 20, "{} KiB", bytes >> 10);
         println!("{} KiB", bytes >> 10);
     }
