@@ -17,8 +17,8 @@ use super::{
     arrival::Arrivals,
     loss::{failed, socket_tell, socket_undecoded},
     state::{
-        Connection, DEPTH, FOLLOWED, IGNORED, PIPELINED, PIPELINED_NEW, RECORDS, REQUESTS, RESPONSES, Scan, WINDOW, connection,
-        place, record, slot,
+        Connection, DEPTH, FOLLOWED, IGNORED, PIPELINED, PIPELINED_NEW, RECORDS, REQUESTS, RESPONSES, Scan, WAITING, WINDOW,
+        connection, place, record, slot,
     },
 };
 use crate::{
@@ -211,8 +211,9 @@ pub(super) fn response(connection: &mut Connection, scan: &mut Scan, signals: u6
         return failed(connection, scan, RESPONSES);
     }
     if connection.asked == connection.answered {
-        // An answer to nothing, such as 408 on an idle connection: it ends with a close.
-        connection.mode = IGNORED;
+        // An answer to nothing: 408 on an idle connection, or the read of its request was not seen.
+        connection.mode = if connection.pipelines == 0 { WAITING } else { IGNORED };
+        connection.spoke = 1;
         return 0;
     }
     let number = connection.answered;

@@ -26,6 +26,7 @@ pub(super) const CASES: &[Case] = &[
     case("socket_a_thousand_pieces_in_a_write", || unless_skipped(a_thousand_pieces_in_a_write)),
     case("socket_a_mebibyte_in_a_write", || unless_skipped(a_mebibyte_in_a_write)),
     case("socket_a_loss_ends_with_its_request", || unless_skipped(a_loss_ends_with_its_request)),
+    case("socket_an_answer_to_nothing_ends_nothing", || unless_skipped(an_answer_to_nothing)),
     case("socket_a_loss_under_pipelining_shifts_nothing", || unless_skipped(a_loss_under_pipelining)),
 ];
 
@@ -268,6 +269,21 @@ fn a_loss_under_pipelining() -> Result<()> {
         read_until(&mut client, b"ok")?;
         thread::sleep(Duration::from_millis(50));
         observer.requests(server.port, 0)?;
+        observer.nothing_undecoded(server.port)
+    })
+}
+
+fn an_answer_to_nothing() -> Result<()> {
+    const UNASKED: &str = "HTTP/1.1 408 Request Timeout\r\nContent-Length: 4\r\n\r\nidle";
+    let server = start(|_| vec![write(OK), Step::Wait(20), write(UNASKED)])?;
+    observe(|observer| {
+        let mut client = server.connect()?;
+        for _ in 0..3 {
+            client.write_all(b"GET / HTTP/1.1\r\n\r\n")?;
+            read_until(&mut client, b"idle")?;
+            let record = observer.requests(server.port, 1)?[0];
+            ensure!(record.status == 200 && record.flags == 0 && record.response_bytes == 2, "{record:?}");
+        }
         observer.nothing_undecoded(server.port)
     })
 }
