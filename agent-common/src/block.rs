@@ -237,7 +237,7 @@ mod tests {
             let mut taken = BTreeSet::new();
             for disk in 0..32 {
                 for operation in [READ, WRITE, DISCARD, OTHER, DEVICE_WIDE] {
-                    let series = series(major << 20 | disk * step, operation);
+                    let series = series((major << 20) | (disk * step), operation);
                     assert!((0..PLACES).any(|n| taken.insert(place(series, n))), "no place for {major}:{}", disk * step);
                 }
             }

@@ -295,7 +295,6 @@ mod tests {
             entries * (HEAD + key.next_multiple_of(8) + value) + entries.next_power_of_two() * BUCKET
         };
         let sharded = |value: usize| (MAX_SERIES * shards(CPUS)) as usize * value;
-        assert!(32 * 5 <= MAX_SERIES, "32 devices with every operation fit");
         let bytes = sharded(size_of::<Latency>())
             + sharded(size_of::<Count>())
             + hash(MAX_SERIES, 4, 8)
