@@ -38,7 +38,7 @@ pub(crate) fn measure(effort: Effort) -> Result<String> {
         ratios.push(on / off);
     }
     let agent = Agent::start(&["--target", "port:1"])?;
-    let account = Account::open()?;
+    let account = Account::open(agent.pid())?;
     let operations = reads(file.path(), span)?;
     let usage = account.usage("block");
     drop(agent);

@@ -1,23 +1,20 @@
 //! What the `socket` probe costs a request, by its own programs alone: whatever else is loaded on this machine does not count.
 
 use std::{
-    collections::BTreeMap,
+    collections::BTreeSet,
     fmt::Write,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
-use aya::{Ebpf, programs::loaded_programs, sys::Stats};
+use aya::{Ebpf, sys::Stats};
 use tailcomb::probes::{
     loader::{self, Options},
     socket::SocketProbe,
     table::PROBES,
 };
 
-use crate::{Effort, load};
-
-/// Time and runs of programs, by name.
-type Runs = BTreeMap<String, (Duration, u64)>;
+use crate::{Effort, load, program::runs};
 
 /// A table: a request after the other on one connection (everything is in the caches), and 1 000 a second on 16.
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
@@ -29,15 +26,16 @@ pub(crate) fn measure(effort: Effort) -> Result<String> {
     let mut probe = SocketProbe::new(&mut loaded.ebpf)?;
     probe.targets().add_process(server.pid(), true)?;
     probe.targets().add_port(server.port, false)?;
+    let own = own(&loaded.ebpf);
     let mut text = format!("## Probe time a request, head of {} bytes\n\n", load::HEAD_BYTES);
     for (name, connections, rate) in [("one after the other", 1, f64::INFINITY), ("1000 a second", 16, 1000.0)] {
         // The first of each finds nothing in place.
         load::drive(server.port, connections, rate, Duration::from_millis(300))?;
         drain(&mut probe)?;
-        let (before, begun) = (runs(&loaded.ebpf)?, Instant::now());
+        let (before, begun) = (runs(&own), Instant::now());
         let answered = load::drive(server.port, connections, rate, effort.span)?;
         let passed = begun.elapsed();
-        let after = runs(&loaded.ebpf)?;
+        let after = runs(&own);
         drain(&mut probe)?;
         let _ = writeln!(
             text,
@@ -69,18 +67,7 @@ fn drain(probe: &mut SocketProbe) -> Result<()> {
     Ok(())
 }
 
-fn runs(ebpf: &Ebpf) -> Result<Runs> {
-    let mut own = BTreeMap::new();
-    for program in PROBES.iter().filter(|probe| probe.name == "socket").flat_map(|probe| probe.programs) {
-        if let Some(Ok(info)) = ebpf.program(program.name).map(aya::programs::Program::info) {
-            own.insert(info.id(), program.name.to_owned());
-        }
-    }
-    let mut runs = Runs::new();
-    for info in loaded_programs().flatten() {
-        if let Some(name) = own.get(&info.id()) {
-            runs.insert(name.clone(), (info.run_time(), info.run_count()));
-        }
-    }
-    Ok(runs)
+fn own(ebpf: &Ebpf) -> BTreeSet<u32> {
+    let names = PROBES.iter().filter(|probe| probe.name == "socket").flat_map(|probe| probe.programs);
+    names.filter_map(|program| Some(ebpf.program(program.name)?.info().ok()?.id())).collect()
 }

@@ -1,37 +1,49 @@
-//! Run time of the loaded programs, from the kernel's account (`bpf_stats`).
+//! Run time of one agent's programs, from the kernel's account (`bpf_stats`): whatever else is loaded does not count.
 
-use std::{collections::BTreeMap, fmt::Write, os::fd::OwnedFd, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    fs,
+    os::fd::OwnedFd,
+    time::Duration,
+};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use aya::{programs::loaded_programs, sys::Stats};
 use tailcomb::probes::table::PROBES;
 
 /// The account is on while this lives; it adds about 30 ns to each run.
 pub(crate) struct Account {
     _switch: OwnedFd,
-    before: BTreeMap<String, (Duration, u64)>,
+    own: BTreeSet<u32>,
+    before: Runs,
 }
+
+/// Time and runs of programs, by name.
+pub(crate) type Runs = BTreeMap<String, (Duration, u64)>;
 
 /// What one probe's programs did meanwhile.
 pub(crate) struct Usage {
     /// By program: time and runs.
-    pub programs: BTreeMap<String, (Duration, u64)>,
+    pub programs: Runs,
 }
 
 impl Account {
-    /// Switches the account on.
-    pub(crate) fn open() -> Result<Self> {
+    /// Switches it on, for the programs of the agent with this process number.
+    pub(crate) fn open(agent: u32) -> Result<Self> {
         let switch = aya::sys::enable_stats(Stats::RunTime).context("switching bpf_stats on")?;
-        Ok(Self { _switch: switch, before: read() })
+        let own = held_by(agent)?;
+        let before = runs(&own);
+        Ok(Self { _switch: switch, own, before })
     }
 
     /// What the programs of `probe` did since it was switched on.
     pub(crate) fn usage(&self, probe: &str) -> Usage {
         let names: Vec<&str> =
             PROBES.iter().filter(|row| row.name == probe).flat_map(|row| row.programs).map(|program| program.name).collect();
-        let programs = read()
+        let programs = runs(&self.own)
             .into_iter()
-            .filter(|(name, _)| names.iter().any(|known| known.len() >= name.len() && known.starts_with(name.as_str())))
+            .filter(|(name, _)| names.contains(&name.as_str()))
             .map(|(name, (time, runs))| {
                 let (time_before, runs_before) = self.before.get(&name).copied().unwrap_or_default();
                 (name, (time.saturating_sub(time_before), runs - runs_before.min(runs)))
@@ -72,14 +84,26 @@ impl Usage {
     }
 }
 
-/// Time and runs of every program in the kernel, by name, several of one name added up.
-fn read() -> BTreeMap<String, (Duration, u64)> {
-    let mut programs: BTreeMap<String, (Duration, u64)> = BTreeMap::new();
-    for info in loaded_programs().flatten() {
-        let Some(name) = info.name_as_str() else { continue };
-        let entry = programs.entry(name.to_owned()).or_default();
-        entry.0 += info.run_time();
-        entry.1 += info.run_count();
+/// The programs that a process has open, by their numbers.
+fn held_by(process: u32) -> Result<BTreeSet<u32>> {
+    let mut held = BTreeSet::new();
+    for file in fs::read_dir(format!("/proc/{process}/fdinfo"))? {
+        let Ok(text) = fs::read_to_string(file?.path()) else { continue };
+        held.extend(text.lines().filter_map(|line| line.strip_prefix("prog_id:")?.trim().parse::<u32>().ok()));
     }
-    programs
+    ensure!(!held.is_empty(), "process {process} has no programs open");
+    Ok(held)
+}
+
+/// Time and runs of these programs since they were loaded.
+pub(crate) fn runs(own: &BTreeSet<u32>) -> Runs {
+    let mut runs = Runs::new();
+    for info in loaded_programs().flatten().filter(|info| own.contains(&info.id())) {
+        // The kernel keeps the first 15 characters.
+        let Some(short) = info.name_as_str() else { continue };
+        let mut full = PROBES.iter().flat_map(|probe| probe.programs).map(|program| program.name);
+        let name = full.find(|name| name.get(..short.len()) == Some(short)).unwrap_or(short);
+        runs.insert(name.to_owned(), (info.run_time(), info.run_count()));
+    }
+    runs
 }

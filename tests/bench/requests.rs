@@ -23,7 +23,7 @@ pub(crate) fn measure(effort: Effort) -> Result<String> {
     let cpu = agent.cpu_time()? - cpu_before;
     let share = cpu.as_secs_f64() / span.as_secs_f64() * 100.0;
     let memory = agent.resident_bytes()? as f64 / 1e6;
-    let account = Account::open()?;
+    let account = Account::open(agent.pid())?;
     let answered = load::drive(server.port, CONNECTIONS, RATE, effort.span)?;
     let usage = account.usage("socket");
     thread::sleep(Duration::from_secs(1));
