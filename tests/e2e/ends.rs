@@ -31,10 +31,11 @@ use tailcomb_tests::{
     http::{Server, now_ns, read_until},
 };
 
-use crate::traffic::{ENDLESS, QUICK, Scrape, connect, load, script, send, until};
+use crate::traffic::{CHUNKED, ENDLESS, QUICK, Scrape, connect, load, script, send, until};
 
 pub(crate) const CASES: &[Case] = &[
     Case { name: "whole_killed_servers_and_resets_are_aborts", needs: &[Need::Kernel], run: aborts },
+    Case { name: "whole_clients_that_hang_up_are_aborts", needs: &[Need::Kernel], run: hang_ups },
     Case { name: "whole_a_full_ring_loses_what_it_counts", needs: &[Need::Kernel], run: full_ring },
     Case { name: "whole_sigterm_answers_detaches_and_ends", needs: &[Need::Kernel], run: sigterm },
 ];
@@ -89,6 +90,30 @@ fn aborts() -> Result<()> {
         }
         ensure!(request["outcome"] == "aborted" && request["mode"] == "stream" && request["pid"] == server.id(), "{request}");
     }
+    Ok(())
+}
+
+/// Clients that close without a reset of their own, as one that gives up waiting does: their kernel resets what is written next, and on
+/// one machine within that very write, so that the reset is older than the write's marks.
+fn hang_ups() -> Result<()> {
+    const CLIENTS: usize = 6;
+    let server = Server::start(script)?;
+    let agent = Agent::start(&["--target", &format!("port:{}", server.port)])?;
+    for _ in 0..CLIENTS {
+        let mut stream = connect(server.port)?;
+        send(&mut stream, ENDLESS)?;
+        read_until(&mut stream, b"data: 1\n\n\r\n")?;
+        drop(stream);
+        // Its answer comes in two writes, after this client has gone.
+        send(&mut connect(server.port)?, CHUNKED)?;
+    }
+    let aborted = |scrape: &Scrape, route| scrape.sum(COUNT, &[("tailcomb_outcome", "aborted"), ("http_route", route)]);
+    let all = Some(CLIENTS as f64);
+    let (scrape, _) = until(&agent, Duration::from_secs(5), "all of them aborted", |scrape| {
+        aborted(scrape, ENDLESS) == all && aborted(scrape, CHUNKED) == all
+    })?;
+    let lost = scrape.sum("tailcomb_lost_total", &[("stage", "decode")]);
+    ensure!(lost == Some(0.0), "{lost:?} lost");
     Ok(())
 }
 

@@ -58,7 +58,7 @@ pub struct Marks {
     pub first_event: Option<u64>,
     /// Last event of a stream.
     pub last_event: Option<u64>,
-    /// Terminator, or the connection's end.
+    /// Terminator; of an aborted one the connection's end, or its last mark where that is later.
     pub end: u64,
 }
 
@@ -150,7 +150,7 @@ impl Marks {
     /// # Errors
     /// When arrival or end is missing, or a mark is outside of them.
     pub fn from_record(record: &RequestRecord) -> Result<Self, RequestError> {
-        let (arrive, end) = (record.arrive_ns, record.end_ns);
+        let (arrive, mut end) = (record.arrive_ns, record.end_ns);
         if arrive == 0 {
             return Err(RequestError::NoTime { mark: "arrive" });
         }
@@ -159,6 +159,12 @@ impl Marks {
         }
         if end < arrive {
             return Err(RequestError::Negative { mark: "end" });
+        }
+        if record.flags & ABORTED != 0 {
+            // On one machine the reset comes within the write that it answers, and that write's marks are those of its return.
+            let marks =
+                [record.first_read_ns, record.head_read_ns, record.head_written_ns, record.first_event_ns, record.last_event_ns];
+            end = marks.into_iter().fold(end, u64::max);
         }
         let between = |mark, at, last| match at {
             0 => Ok(None),
@@ -315,6 +321,20 @@ mod tests {
         assert_eq!((request.marks.first_read, request.marks.head_written, request.marks.first_event), (None, None, None));
         assert_eq!((request.status, request.outcome), (None, Outcome::Aborted));
         assert_eq!((request.time_to_first_token_ns(), request.receive_wait_ns()), (None, None));
+    }
+
+    #[test]
+    fn a_reset_within_the_last_write_ends_with_it() {
+        let mut record = record();
+        record.end_ns = 8_400;
+        assert_eq!(
+            Request::from_record(&record, &Routes::default()),
+            Err(RequestError::Negative { mark: "last_event" }),
+            "a complete one"
+        );
+        record.flags |= ABORTED;
+        let request = decoded(&record);
+        assert_eq!((request.marks.last_event, request.marks.end, request.duration_ns()), (Some(8_500), 8_500, 7_500));
     }
 
     #[test]
