@@ -1,6 +1,4 @@
-//! Every metric as data. `docs/metrics.md` is made from it (`page`), and a test compares the two.
-
-use std::fmt::Write as _;
+//! Every metric as data. `docs/metrics.md` is made from it (`page.rs`).
 
 /// What a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -327,73 +325,9 @@ pub const CATALOGUE: &[Metric] = &[
     PROCESS_FDS,
 ];
 
-const INTRODUCTION: &str = "\
-# Metrics
-
-<!-- Made from agent/src/export/catalogue.rs: do not edit. `TAILCOMB_WRITE_DOCS=1 cargo test -p tailcomb catalogue` writes it. -->
-
-Every histogram is a Prometheus native histogram of schema 3 (8 buckets an octave, zero threshold 2^-22, neither ever changes)
-and has classic `le` buckets beside it. Requests: both are counted from each value; the classic boundaries are those of vLLM,
-for `http_server_request_duration_seconds` with shorter ones below, for waits down to 50 µs, for bytes 64 B to 64 MiB by four.
-Disks: the classic boundaries are the powers of two of a second from 2^-20 to 2^6, which are native boundaries too. Sums are
-exact. What lies above the last native bucket (8 192 s, for disks 64 s, for bytes 29 GiB) is in the native bucket that ends at
-infinity and in `le=\"+Inf\"`.
-
-- A probe that is not attached yields no series, never zeros. A series exists from its first sample on; `tailcomb_lost_total`
-  from the start.
-- **W** stands for the labels `namespace, pod, container, workload`. Outside Kubernetes the first three are empty, which is the
-  same as absent to Prometheus.
-- `error_type` is empty without an error, `http_response_status_code` where no head was written. A status that is none of HTTP's (600
-  and more) is `other`, with `error_type` `_OTHER`.
-- `workload` is the systemd unit, else the process name. Of a process that was gone before it could be looked at, it is that of the
-  measured processes of its name and cgroup; where there is none, its own name as the request's record has it, if its first thread read the
-  request: a thread's name is not taken for the process's. Else it is `unknown`.
-- **Not seen**, and counted in `tailcomb_undecoded_total`: what follows on a connection after a status 101 or a successful CONNECT
-  (`upgraded`; the request itself is in the histograms), and the events of a compressed stream (`encoded`; its duration is in the
-  histograms, it has no time to first token and no gaps). `docs/probes/socket.md` lists the other reasons.
-- In this version `data: [DONE]` counts as an event like any other, so a stream of nothing else has a time to first token; and an
-  error that a server sends as an event under status 200 is not recognised: such a stream counts as a success.
-- Beyond the series budget (`series_budget`) requests are counted under the value `other`, and in
-  `tailcomb_lost_total{stage=\"store\",reason=\"series_budget\"}`. When nine tenths of it are used, series without a sample for an
-  hour are given up.
-- `gen_ai_request_model` is `unknown`: the model stands in the body, which is not read yet. `gen_ai_provider_name` is the engine
-  where it is known, else `unknown`.
-- Native histograms are given to scrapes that ask for protobuf (Prometheus: `scrape_native_histograms: true`, before 3.8
-  `--enable-feature=native-histograms`).
-
-| metric | type | labels | from | meaning |
-|---|---|---|---|---|
-";
-
-/// The text of `docs/metrics.md`.
-#[must_use]
-pub fn page() -> String {
-    let mut page = INTRODUCTION.to_owned();
-    for metric in CATALOGUE {
-        let labels = metric.labels.join(", ").replace("namespace, pod, container, workload", "W");
-        let labels = if labels.is_empty() { "–".to_owned() } else { format!("`{labels}`") };
-        let from = if metric.probe.is_empty() { "agent" } else { metric.probe };
-        // Writing to a string can't fail.
-        let _ = writeln!(page, "| `{}` | {} | {labels} | {from} | {}. |", metric.name, metric.kind.word(), metric.help);
-    }
-    page
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path};
-
     use super::*;
-
-    #[test]
-    fn the_page_is_the_catalogue() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
-        if std::env::var_os("TAILCOMB_WRITE_DOCS").is_some() {
-            fs::write(&path, page()).expect("docs can be written");
-        }
-        let found = fs::read_to_string(&path).expect("docs/metrics.md exists");
-        assert!(found == page(), "docs/metrics.md is old: TAILCOMB_WRITE_DOCS=1 cargo test -p tailcomb catalogue");
-    }
 
     #[test]
     fn names_are_as_prometheus_wants_them() {

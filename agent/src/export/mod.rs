@@ -9,6 +9,7 @@ pub mod collector;
 pub mod http;
 pub mod native;
 pub mod negotiate;
+pub mod page;
 pub mod parameters;
 mod places;
 pub mod process;
