@@ -63,7 +63,7 @@ fn demo() -> Result<()> {
     ensure!(number_before(flushes, " of ")? >= 2, "{flushes}");
     // Ends that this kernel does not show (docs/journal/0002) are the one thing that a run may lose, and few of them.
     let lost = text.lines().find_map(|line| line.strip_prefix("Lost       ")).context("no line of losses")?;
-    let unseen = if text.contains(" in block: unseen_end\n") { number_before(&text, " in block: unseen_end\n")? } else { 0 };
+    let unseen = if text.contains(" in block: unseen_end:") { number_before(&text, " in block: unseen_end:")? } else { 0 };
     ensure!(lost == unseen.to_string() && unseen * 100 <= ios, "something was lost:\n{text}");
 
     let left: Vec<_> = fs::read_dir(folder.path())?.collect::<Result<_, _>>()?;

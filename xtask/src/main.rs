@@ -76,7 +76,7 @@ fn bench(arguments: &[String]) -> Result<()> {
 /// Sets up, builds for release, and runs one of the binaries.
 fn run_released(build: &[&str], binary: &str, arguments: &[String]) -> Result<()> {
     setup::ensure(None)?;
-    command::say("building for release");
+    command::say("building for release (the first time some minutes)");
     command::run(workspace::cargo()?.args(["build", "--release"]).args(build))?;
     let release = workspace::target_dir()?.join("release");
     let mut command = Command::new(release.join(binary));

@@ -79,7 +79,9 @@ pub(super) fn main(flags: &Demo) -> Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
     // The port first: what can't be asked is not to write to the disk.
     let server = runtime.block_on(Server::bind(config.listen))?;
-    println!("Preparing: a server on the loopback address, its index on the disk, and how much the disk takes at once ...");
+    println!(
+        "Preparing: starting a server on the loopback address, writing its index to the disk, measuring how fast the disk writes ..."
+    );
     // Blocking, and outside of the runtime: a Ctrl-C here ends this process at once, and its children with it.
     let workload = Workload::start(&options)?;
     let run = runtime.block_on(measure(flags, config, server, workload))?;

@@ -6,6 +6,7 @@ use tailcomb_analysis::scale::{SLOTS, Scale};
 
 use super::truth::{Counters, Endpoint};
 use crate::{
+    export::page,
     render::{Chart, Mark, Panel, Style, render},
     store::heatmap::Matrix,
 };
@@ -168,7 +169,8 @@ impl Run {
             self.routes.values().filter_map(|route| Slow::of(route, |second| self.is_flush(second))).reduce(Slow::plus);
         sentence(&mut text, requests, "requests", "of their route");
         sentence(&mut text, Slow::of(&self.disk, |second| self.is_flush(second)), "I/Os", "of the disk");
-        let _ = writeln!(text, "Metrics were at {}", self.address);
+        let _ = writeln!(text, "Metrics were at {} while it ran.", self.address);
+        text.push_str("Next, on your own server: tailcomb run --target port:8000, and then tailcomb slow\n");
         text
     }
 
@@ -188,7 +190,7 @@ impl Run {
         for (reason, count) in &seen.failed {
             let _ = writeln!(text, "           {count} failed: {reason}");
         }
-        let _ = writeln!(text, "Disk I/Os  {} on {}, everybody's", self.disk.total(), self.disk_name);
+        let _ = writeln!(text, "Disk I/Os  {} on {}, of all processes", self.disk.total(), self.disk_name);
         let bytes: u64 = seen.flushes.iter().map(|flush| flush.bytes).sum();
         let mut times: Vec<u64> = seen.flushes.iter().map(|flush| (flush.end_ns - flush.start_ns) / 1_000_000).collect();
         times.sort_unstable();
@@ -199,7 +201,8 @@ impl Run {
         }
         let _ = writeln!(text, "Lost       {}", self.lost.iter().map(|(_, _, count)| count).sum::<u64>());
         for (stage, reason, count) in &self.lost {
-            let _ = writeln!(text, "           {count} in {stage}: {reason}");
+            let meaning = page::meaning_of_loss(stage, reason).unwrap_or("not explained");
+            let _ = writeln!(text, "           {count} in {stage}: {reason}: {meaning}");
         }
         if self.undecoded > 0 {
             let _ = writeln!(text, "           {} connections were not decoded", self.undecoded);
@@ -217,7 +220,8 @@ fn sentence(text: &mut String, slow: Option<Slow>, unit: &str, whose: &str) {
     let percent = slow.flush_slow as f64 * 100.0 / slow.flush as f64;
     let _ = writeln!(
         text,
-        "In seconds with a flush {percent:.1} % of the {unit} ({} of {}) were slower than 99 % of those {whose} in the other seconds.",
+        "In seconds with a flush {percent:.1} % of the {unit} ({} of {}) were slower than 99 % of those {whose} in the other seconds, \
+         {percent:.0} times as many as there.",
         slow.flush_slow, slow.flush
     );
 }
@@ -260,7 +264,7 @@ mod tests {
             disk_name: "sda".to_owned(),
             flushes,
             seen,
-            lost: vec![("kernel", "ring_full", 3)],
+            lost: vec![("socket", "ring_full", 3)],
             undecoded: 0,
             address: "http://127.0.0.1:9809/metrics".to_owned(),
         }
@@ -293,7 +297,7 @@ mod tests {
             "2441 and 6 health checks seen by the probes; the clients had 7 and 5 answers",
             "2 failed: status 500",
             "1 of 64 MiB together, 400 to 400 ms each",
-            "Lost       3\n           3 in kernel: ring_full",
+            "Lost       3\n           3 in socket: ring_full: a finished request",
             "8.3 % of the requests (20 of 240) were slower",
             "16.7 % of the I/Os (20 of 120) were slower",
             "Metrics were at http://127.0.0.1:9809/metrics",

@@ -90,6 +90,12 @@ const LOST_REASONS: &[(&str, &str, &str)] = &[
     ("store", "future", "a request that ended more than a day after now: its times can't be right"),
 ];
 
+/// What a value of `tailcomb_lost_total` has counted, in a phrase.
+#[must_use]
+pub fn meaning_of_loss(stage: &str, reason: &str) -> Option<&'static str> {
+    LOST_REASONS.iter().find(|row| (row.0, row.1) == (stage, reason)).map(|row| row.2)
+}
+
 /// The text of `docs/metrics.md`.
 #[must_use]
 pub fn page() -> String {

@@ -82,6 +82,9 @@ pub fn render(chart: &Chart, style: &Style) -> String {
         let marks = marks(&chart.marks, chart.step, columns);
         let _ = writeln!(text, "{:>LABEL$}  {}", chart.marks_title.get(..LABEL).unwrap_or(chart.marks_title), marks.trim_end());
     }
+    #[expect(clippy::cast_precision_loss, reason = "as many columns as a terminal has")]
+    let wide = columns.merge as f64 * chart.step;
+    let _ = writeln!(text, "{:LABEL$}  a cell: {wide} s, up to its row's time", "");
     text
 }
 
@@ -225,6 +228,7 @@ Requests (655 requests)   . 1  + 6  @ 30 a cell
            +---------+---------
            0 s       10
   flushes       ^     ^     ^
+           a cell: 1 s, up to its row's time
 ";
         assert_eq!(render(&comb(), &PLAIN), expected);
     }

@@ -40,7 +40,8 @@ const APT_COMPILER: [&str; 3] = ["rustc-web", "cargo-web", "rust-web-src"];
 /// `only` restricts the ways to come by a compiler. Quick where the record still holds.
 pub(crate) fn ensure(only: Option<Way>) -> Result<Toolchain> {
     if let Some(toolchain) = recorded(only) {
-        say(format!("BPF toolchain: {} with {} (LLVM {})", toolchain.rustup_name, toolchain.linker.display(), toolchain.llvm));
+        let (name, linker, llvm) = (&toolchain.rustup_name, toolchain.linker.display(), &toolchain.llvm);
+        say(format!("BPF toolchain: {name} with {linker} (LLVM {llvm}), as recorded in {}", Toolchain::record_path().display()));
         return Ok(toolchain);
     }
     say("no BPF toolchain on record: looking for a compiler with rust-src and a linker on its LLVM");
