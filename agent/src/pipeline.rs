@@ -24,6 +24,7 @@ use crate::{
     attribute::{
         device::Devices,
         engine::Engine,
+        measured::{News, Roster},
         scan::{Found, InKernel, Known, ScanError, ScanThread, Scanner},
         targets::{self, TargetError},
         workload::{Workload, Workloads},
@@ -85,6 +86,7 @@ pub struct Pipeline {
     scan_ticks: u32,
     /// The processes that are measured, and those that were until just now, with the time at which they last were.
     members: HashMap<u32, (Known, u64)>,
+    roster: Roster,
     routes: Routes,
     workloads: Workloads,
     devices: Devices,
@@ -114,7 +116,14 @@ impl Pipeline {
         }
         let socket = if loaded.is_attached("socket") { open_socket(&mut loaded) } else { None };
         let block = loaded.is_attached("block").then(BlockReader::new);
-        store.lock().set_probes(loaded.verdicts.clone());
+        {
+            let mut store = store.lock();
+            store.set_probes(loaded.verdicts.clone());
+            store.set_targets(scanner.targets());
+        }
+        if scanner.all() {
+            tracing::info!("measuring every process (target `all`)");
+        }
         let lost_before = lost::read(&loaded.ebpf).unwrap_or_default();
         let diagnostics = EbpfLogger::init(&mut loaded.ebpf).ok();
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -126,6 +135,7 @@ impl Pipeline {
             scan: ScanThread::start(scanner).map_err(StartError::Thread)?,
             scan_ticks: 0,
             members: HashMap::new(),
+            roster: Roster::default(),
             routes: Routes::default(),
             workloads: Workloads::default(),
             devices: Devices::new(),
@@ -251,6 +261,8 @@ impl Pipeline {
         for process in &found.new {
             self.workloads.learn(process.clone(), now);
         }
+        self.roster.update(&found.measured).iter().for_each(News::log);
+        self.store.lock().set_measured(&found.measured);
         self.workloads.learn_names(found.members.values().map(|known| (known.id, known.engine)), now);
         if !found.changes.is_empty() {
             tracing::debug!(changes = ?found.changes, "targets changed");

@@ -3,6 +3,7 @@
 pub mod cgroup;
 pub mod device;
 pub mod engine;
+pub mod measured;
 pub mod node;
 pub mod process;
 pub mod scan;

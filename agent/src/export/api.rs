@@ -8,7 +8,7 @@ use tailcomb_common::bucket::ZERO;
 
 use super::parameters::{self, ParameterError, Parameters};
 use crate::{
-    attribute::workload::Workload,
+    attribute::{engine::Engine, measured::Measured, targets::Target, workload::Workload},
     clock::Anchor,
     decode::request::{Mode, Outcome},
     probes::verdict::ProbeVerdict,
@@ -53,6 +53,12 @@ pub struct Status {
     uptime_seconds: f64,
     ready: bool,
     not_ready: Vec<String>,
+    /// As they were asked for.
+    targets_asked: Vec<Target>,
+    /// How many processes are measured; `null`: all of them.
+    processes_measured: Option<usize>,
+    /// The first 100 of them, servers before their children.
+    targets: Vec<MeasuredProcess>,
     probes: Vec<ProbeVerdict>,
     /// CPU seconds of each probe's programs; absent where the kernel does not tell.
     probe_runs: Vec<Run>,
@@ -66,6 +72,33 @@ pub struct Status {
     /// RFC 3339: the first second that heatmaps still have.
     heatmap_from: String,
     slow_requests: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct MeasuredProcess {
+    process: String,
+    pid: u32,
+    #[serde(flatten)]
+    workload: Workload,
+    /// Which server it runs; `null`: not a known one.
+    engine: Option<&'static str>,
+    /// TCP ports it is measured on; `null`: not to be seen.
+    ports: Option<Vec<u16>>,
+    /// Why it is measured: a target, or `child of process N`.
+    target: String,
+}
+
+impl From<&Measured> for MeasuredProcess {
+    fn from(measured: &Measured) -> Self {
+        Self {
+            process: measured.name.clone(),
+            pid: measured.id.tgid,
+            workload: measured.workload.clone(),
+            engine: measured.engine.map(Engine::name),
+            ports: measured.ports.clone(),
+            target: measured.reason.to_string(),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -107,6 +140,9 @@ pub fn status(store: &Store, now_ns: u64) -> Status {
         uptime_seconds: seconds(now_ns.saturating_sub(started.monotonic_ns())),
         ready: not_ready.is_empty(),
         not_ready,
+        targets_asked: store.targets().to_vec(),
+        processes_measured: store.measured_count(),
+        targets: store.measured().iter().map(MeasuredProcess::from).collect(),
         probes: store.probes().to_vec(),
         probe_runs: store.probe_runs().iter().map(|run| Run { probe: run.probe, seconds: run.seconds, runs: run.runs }).collect(),
         lost: lost.map(|((stage, reason), count)| LostCount { stage, reason, count }).collect(),

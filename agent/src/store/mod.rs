@@ -5,7 +5,7 @@
 //! **Memory** (test `ten_thousand_label_sets_do_not_grow_it`): with the default budget of 2 000 label sets at most 800 × 2.6 KiB
 //! for request durations, 500 × 5 KiB for generation, 500 × 7.5 KiB for waits and sizes, 100 counters each of undecoded connections and incomplete requests,
 //! together under 10 MiB; 16 MiB of heatmaps; 0.5 MiB of slowest requests; disks by their number, which the kernel side bounds
-//! (32 devices × 17 histograms × 2.3 KiB, twice: 2.5 MiB).
+//! (32 devices × 17 histograms × 2.3 KiB, twice: 2.5 MiB); [`MOST_MEASURED`] processes of about 300 bytes.
 
 pub mod block;
 pub mod buckets;
@@ -31,7 +31,7 @@ use self::{
     slowest::Slowest,
 };
 use crate::{
-    attribute::{device::Device, workload::Workload},
+    attribute::{device::Device, measured::Measured, targets::Target, workload::Workload},
     clock::Anchor,
     decode::request::{Outcome, Request},
     probes::{block::BlockSnapshot, verdict::ProbeVerdict},
@@ -41,6 +41,8 @@ use crate::{
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
 /// Above what heatmap rows (256) and slow requests (31 × 50) can hold of workloads.
 const SWEEP_SLACK: usize = 2_048;
+/// Most measured processes that are kept for the API.
+pub const MOST_MEASURED: usize = 100;
 
 /// What may be set.
 #[derive(Clone, Debug)]
@@ -121,6 +123,9 @@ pub struct Store {
     pub(crate) lost: Lost,
     probes: Vec<ProbeVerdict>,
     probe_runs: Vec<ProbeRun>,
+    targets: Vec<Target>,
+    measured: Vec<Measured>,
+    measured_count: usize,
 }
 
 impl Store {
@@ -145,6 +150,9 @@ impl Store {
             lost: Lost::default(),
             probes: Vec::new(),
             probe_runs: Vec::new(),
+            targets: Vec::new(),
+            measured: Vec::new(),
+            measured_count: 0,
             options,
         }
     }
@@ -294,6 +302,19 @@ impl Store {
         self.probe_runs = runs;
     }
 
+    /// Takes what was asked to be measured.
+    pub fn set_targets(&mut self, targets: &[Target]) {
+        self.targets = targets.to_vec();
+    }
+
+    /// Takes who is measured now; the first [`MOST_MEASURED`] are kept, servers before their children.
+    pub fn set_measured(&mut self, measured: &[Measured]) {
+        let servers = measured.iter().filter(|measured| !measured.child);
+        let children = measured.iter().filter(|measured| measured.child);
+        self.measured = servers.chain(children).take(MOST_MEASURED).cloned().collect();
+        self.measured_count = measured.len();
+    }
+
     /// Ends one round of the pipeline, once a second: forgets what is too old.
     pub fn tick(&mut self, now: Anchor) {
         self.latest = now;
@@ -341,6 +362,24 @@ impl Store {
     #[must_use]
     pub fn probe_runs(&self) -> &[ProbeRun] {
         &self.probe_runs
+    }
+
+    /// What was asked to be measured.
+    #[must_use]
+    pub fn targets(&self) -> &[Target] {
+        &self.targets
+    }
+
+    /// The first [`MOST_MEASURED`] measured processes; none with `all`.
+    #[must_use]
+    pub fn measured(&self) -> &[Measured] {
+        &self.measured
+    }
+
+    /// How many processes are measured; `None`: all of them.
+    #[must_use]
+    pub fn measured_count(&self) -> Option<usize> {
+        (!self.targets.contains(&Target::All)).then_some(self.measured_count)
     }
 
     /// How many label sets of requests are held.

@@ -12,7 +12,7 @@ mod thread;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    io,
+    fmt, io,
 };
 
 use serde::Serialize;
@@ -102,6 +102,18 @@ pub enum Reason {
     Descends(u32),
     /// The kernel half found it first: by `fork`, or by its accepting on a `port:` target.
     Kernel,
+}
+
+impl fmt::Display for Reason {
+    /// As the log and the API have it.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Matches(target) => write!(out, "{target}"),
+            Self::Listens(port) => write!(out, "port:{port}"),
+            Self::Descends(parent) => write!(out, "child of process {parent}"),
+            Self::Kernel => out.write_str("seen in the kernel"),
+        }
+    }
 }
 
 /// A process that is measured.

@@ -11,13 +11,14 @@ use std::{
     time::Duration,
 };
 
-use super::{Changes, InKernel, ScanError, Scanner};
+use super::{Changes, InKernel, Member, Reason, ScanError, Scanner};
 use crate::attribute::{
     engine::Engine,
+    measured::Measured,
     node::Node,
     process::ProcessId,
     targets::Target,
-    workload::{self, Process},
+    workload::{self, Process, Workload},
 };
 
 /// What is to be known of a process that is measured.
@@ -38,7 +39,9 @@ pub struct Found {
     pub changes: Changes,
     /// All processes that are measured.
     pub members: HashMap<u32, Known>,
-    /// Those of them that the scan before did not have, and whose they are.
+    /// The same for people, by tgid.
+    pub measured: Vec<Measured>,
+    /// Those of them that the scan before did not have, or under another name, and whose they are.
     pub new: Vec<Process>,
     /// Targets that mean no process now.
     pub unmatched: Vec<Target>,
@@ -89,19 +92,50 @@ impl ScanThread {
 }
 
 fn serve<N: Node>(mut scanner: Scanner<N>, asked: &Receiver<InKernel>, answer: &SyncSender<Result<Found, ScanError>>) {
-    let mut before = HashMap::new();
+    let mut before: HashMap<u32, Measured> = HashMap::new();
     while let Ok(in_kernel) = asked.recv() {
         let found = scanner.scan(&in_kernel).map(|changes| {
-            let known = |member: &super::Member| Known { id: member.id, engine: member.engine, every_port: member.every_port };
+            let known = |member: &Member| Known { id: member.id, engine: member.engine, every_port: member.every_port };
             let members: HashMap<u32, Known> = scanner.members().map(|member| (member.id.tgid, known(member))).collect();
-            let new = members.values().filter(|known| before.get(&known.id.tgid) != Some(&known.id));
-            let new = new.filter_map(|known| workload::look(scanner.node(), known.id.tgid)).collect();
-            before = members.iter().map(|(tgid, known)| (*tgid, known.id)).collect();
-            Found { changes, members, new, unmatched: scanner.unmatched().cloned().collect() }
+            let mut new = Vec::new();
+            let measured: Vec<Measured> =
+                scanner.members().map(|member| measured(&scanner, member, &mut before, &mut new)).collect();
+            before = measured.iter().map(|measured| (measured.id.tgid, measured.clone())).collect();
+            Found { changes, members, measured, new, unmatched: scanner.unmatched().cloned().collect() }
         });
         if answer.send(found).is_err() {
             return;
         }
+    }
+}
+
+/// What is to be said of a member. Whose it is is looked up where the scan before did not have it under this name; that goes to `new`.
+fn measured<N: Node>(
+    scanner: &Scanner<N>,
+    member: &Member,
+    before: &mut HashMap<u32, Measured>,
+    new: &mut Vec<Process>,
+) -> Measured {
+    let known = before.remove(&member.id.tgid).filter(|before| before.id == member.id && before.name == member.name);
+    let workload = known.map(|before| before.workload).unwrap_or_else(|| {
+        let found = workload::look(scanner.node(), member.id.tgid);
+        let own_name = || Workload { workload: member.name.clone(), ..Workload::default() };
+        let workload = found.as_ref().map_or_else(own_name, |found| found.workload.clone());
+        new.extend(found);
+        workload
+    });
+    let parent = scanner.seen.get(&member.id.tgid).map(|seen| seen.parent).filter(|parent| scanner.member(*parent).is_some());
+    Measured {
+        id: member.id,
+        name: member.name.clone(),
+        workload,
+        engine: member.engine,
+        ports: member.sockets.is_some().then(|| member.ports.iter().copied().collect()),
+        reason: match (&member.reason, parent) {
+            (Reason::Kernel, Some(parent)) => Reason::Descends(parent),
+            (reason, _) => reason.clone(),
+        },
+        child: parent.is_some() || matches!(member.reason, Reason::Descends(_)),
     }
 }
 
@@ -168,6 +202,9 @@ mod tests {
         let found = thread.wait(patience).expect("an answer").expect("a scan");
         assert_eq!(found.changes.added_processes, [7]);
         assert_eq!(found.new.iter().map(|process| process.workload.workload.as_str()).collect::<Vec<_>>(), ["vllm.service"]);
+        let [measured] = &found.measured[..] else { panic!("{:?}", found.measured) };
+        let said = (measured.process(), measured.workload.workload.as_str(), measured.reason.to_string());
+        assert_eq!(said, ("server[7]".to_owned(), "vllm.service", "comm:server".to_owned()));
         assert!(scanned.try_recv().is_err(), "the second was begun too");
         assert!(thread.begin(InKernel::default()));
         go.send(()).expect("the scan goes on");

@@ -3,6 +3,9 @@
 use serde_json::Value;
 
 use super::*;
+use crate::attribute::{
+    engine::Engine, measured::Measured, process::ProcessId, scan::Reason, targets::Target, workload::Workload,
+};
 
 fn json(running: &Running, target: &str) -> Value {
     let (status, body) = running.get(target);
@@ -166,4 +169,35 @@ fn no_detector_is_no_finding_and_that_is_said() {
     let findings = json(&running, "/api/v1/findings");
     assert_eq!(findings["findings"], serde_json::json!([]));
     assert!(findings["notes"][0].as_str().is_some_and(|note| note.contains("no detectors")));
+}
+
+#[test]
+fn the_status_lists_who_is_measured_and_how_many() {
+    let store = full();
+    let running = Running::start(&store, Limits::default());
+    let measured = |tgid, child: bool| Measured {
+        id: ProcessId { tgid, start: 1 },
+        name: "python3".to_owned(),
+        workload: Workload { workload: "vllm.service".to_owned(), ..Workload::default() },
+        engine: (!child).then_some(Engine::Vllm),
+        ports: (!child).then(|| vec![8000]),
+        reason: if child { Reason::Descends(900) } else { Reason::Matches(Target::Auto) },
+        child,
+    };
+    let mut all: Vec<Measured> = (1..300).map(|tgid| measured(tgid, true)).collect();
+    all.push(measured(900, false));
+    store.lock().set_targets(&[Target::Auto]);
+    store.lock().set_measured(&all);
+    let status = json(&running, "/api/v1/status");
+    assert_eq!((&status["targets_asked"], &status["processes_measured"]), (&serde_json::json!(["auto"]), &Value::from(300)));
+    let listed = status["targets"].as_array().expect("a list");
+    assert_eq!(listed.len(), 100);
+    let server = serde_json::json!({
+        "process": "python3", "pid": 900, "namespace": "", "pod": "", "container": "", "workload": "vllm.service",
+        "engine": "vllm", "ports": [8000], "target": "auto",
+    });
+    assert_eq!(listed[0], server, "servers stand first");
+    assert_eq!((&listed[1]["ports"], &listed[1]["target"]), (&Value::Null, &Value::from("child of process 900")));
+    store.lock().set_targets(&[Target::All]);
+    assert_eq!(json(&running, "/api/v1/status")["processes_measured"], Value::Null, "`all` is not counted");
 }
