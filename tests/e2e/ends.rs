@@ -112,8 +112,24 @@ fn hang_ups() -> Result<()> {
     let (scrape, _) = until(&agent, Duration::from_secs(5), "all of them aborted", |scrape| {
         aborted(scrape, ENDLESS) == all && aborted(scrape, CHUNKED) == all
     })?;
-    let lost = scrape.sum("tailcomb_lost_total", &[("stage", "decode")]);
-    ensure!(lost == Some(0.0), "{lost:?} lost");
+    let lost = |scrape: &Scrape| scrape.sum("tailcomb_lost_total", &[("stage", "decode")]);
+    ensure!(lost(&scrape) == Some(0.0), "{:?} lost", lost(&scrape));
+    // Resets at any moment: before the request is read, between its read and the answer, after the answer.
+    for wait in 0..200 {
+        let mut stream = connect(server.port)?;
+        setsockopt(&stream, Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
+        send(&mut stream, QUICK)?;
+        thread::sleep(Duration::from_micros(wait * 4));
+        drop(stream);
+    }
+    let quick = |scrape: &Scrape| scrape.sum(COUNT, &[("http_route", QUICK)]).unwrap_or(0.0);
+    let (scrape, _) = until(&agent, Duration::from_secs(5), "the resets are counted", |scrape| {
+        quick(scrape) > 100.0 || lost(scrape) > Some(0.0)
+    })?;
+    thread::sleep(Duration::from_millis(1_200));
+    let later = Scrape::of(&agent)?;
+    let early = later.sum(COUNT, &[("http_route", QUICK), ("tailcomb_outcome", "aborted")]).unwrap_or(0.0);
+    ensure!(lost(&later) == Some(0.0) && early > 0.0, "{early} aborted, {:?} lost:\n{}", lost(&later), scrape.shown());
     Ok(())
 }
 

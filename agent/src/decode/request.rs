@@ -58,7 +58,7 @@ pub struct Marks {
     pub first_event: Option<u64>,
     /// Last event of a stream.
     pub last_event: Option<u64>,
-    /// Terminator; of an aborted one the connection's end, or its last mark where that is later.
+    /// Terminator, or the connection's end.
     pub end: u64,
 }
 
@@ -150,7 +150,7 @@ impl Marks {
     /// # Errors
     /// When arrival or end is missing, or a mark is outside of them.
     pub fn from_record(record: &RequestRecord) -> Result<Self, RequestError> {
-        let (arrive, mut end) = (record.arrive_ns, record.end_ns);
+        let (arrive, end) = (record.arrive_ns, record.end_ns);
         if arrive == 0 {
             return Err(RequestError::NoTime { mark: "arrive" });
         }
@@ -160,26 +160,28 @@ impl Marks {
         if end < arrive {
             return Err(RequestError::Negative { mark: "end" });
         }
-        if record.flags & ABORTED != 0 {
-            // On one machine the reset comes within the write that it answers, and that write's marks are those of its return.
-            let marks =
-                [record.first_read_ns, record.head_read_ns, record.head_written_ns, record.first_event_ns, record.last_event_ns];
-            end = marks.into_iter().fold(end, u64::max);
-        }
         let between = |mark, at, last| match at {
             0 => Ok(None),
             at if at < arrive || at > last => Err(RequestError::Negative { mark }),
             at => Ok(Some(at)),
         };
-        let within = |mark, at| between(mark, at, end);
+        let aborted = record.flags & ABORTED != 0;
+        // What had arrived can be read after a reset: when the request ended, that mark was not reached.
+        let read = |mark, at| if aborted && at > end { Ok(None) } else { between(mark, at, end) };
+        // A reset comes within the write that it answers where client and server are on one machine, and before that write's marks.
+        let written = |mark, at: u64| between(mark, if aborted { at.min(end) } else { at }, end);
         Ok(Self {
             arrive,
-            first_read: within("first_read", record.first_read_ns)?,
-            head_read: within("head_read", record.head_read_ns)?,
-            body_read: between("body_read", record.body_read_ns, u64::MAX)?,
-            head_written: within("head_written", record.head_written_ns)?,
-            first_event: within("first_event", record.first_event_ns)?,
-            last_event: within("last_event", record.last_event_ns)?,
+            first_read: read("first_read", record.first_read_ns)?,
+            head_read: read("head_read", record.head_read_ns)?,
+            body_read: if aborted {
+                read("body_read", record.body_read_ns)?
+            } else {
+                between("body_read", record.body_read_ns, u64::MAX)?
+            },
+            head_written: written("head_written", record.head_written_ns)?,
+            first_event: written("first_event", record.first_event_ns)?,
+            last_event: written("last_event", record.last_event_ns)?,
             end,
         })
     }
@@ -192,9 +194,12 @@ impl Request {
     /// [`RequestError`] when its times, its status or its head can't be; the caller counts it.
     pub fn from_record(record: &RequestRecord, routes: &Routes) -> Result<Self, RequestError> {
         let marks = Marks::from_record(record)?;
-        if record.largest_gap_ns > marks.end - marks.arrive {
-            return Err(RequestError::Negative { mark: "largest_gap" });
-        }
+        let aborted = record.flags & ABORTED != 0;
+        let largest_gap_ns = match marks.end - marks.arrive {
+            duration if aborted => record.largest_gap_ns.min(duration),
+            duration if record.largest_gap_ns > duration => return Err(RequestError::Negative { mark: "largest_gap" }),
+            _ => record.largest_gap_ns,
+        };
         let status = match record.status {
             0 => None,
             status @ 100..=999 => Some(status),
@@ -213,13 +218,13 @@ impl Request {
             route: line.path.map_or(route::OTHER, |path| routes.of(path)),
             status,
             mode: if record.flags & (SSE | NDJSON) == 0 { Mode::Unary } else { Mode::Stream },
-            outcome: if record.flags & ABORTED == 0 { Outcome::Complete } else { Outcome::Aborted },
+            outcome: if aborted { Outcome::Aborted } else { Outcome::Complete },
             arrival_seen: record.flags & ARRIVAL_UNKNOWN == 0,
             marks,
             request_bytes: record.request_bytes,
             response_bytes: record.response_bytes,
             event_chunks: record.event_chunks,
-            largest_gap_ns: (record.event_chunks > 1).then_some(record.largest_gap_ns),
+            largest_gap_ns: (record.event_chunks > 1).then_some(largest_gap_ns),
             unseen: Unseen::of(record.flags),
         })
     }
@@ -324,17 +329,20 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_within_the_last_write_ends_with_it() {
+    fn what_was_read_after_a_reset_was_not_reached_and_what_was_written_ends_with_it() {
         let mut record = record();
-        record.end_ns = 8_400;
-        assert_eq!(
-            Request::from_record(&record, &Routes::default()),
-            Err(RequestError::Negative { mark: "last_event" }),
-            "a complete one"
-        );
+        record.end_ns = 4_500;
+        record.largest_gap_ns = 3_600;
+        assert_eq!(error(|complete| *complete = record), Some(RequestError::Negative { mark: "first_event" }), "a complete one");
         record.flags |= ABORTED;
         let request = decoded(&record);
-        assert_eq!((request.marks.last_event, request.marks.end, request.duration_ns()), (Some(8_500), 8_500, 7_500));
+        let Marks { head_read, head_written, first_event, last_event, end, .. } = request.marks;
+        assert_eq!((head_read, head_written), (Some(3_000), Some(4_000)));
+        assert_eq!((first_event, last_event, end, request.largest_gap_ns), (Some(4_500), Some(4_500), 4_500, Some(3_500)));
+        record.end_ns = 1_500;
+        let request = decoded(&record);
+        assert_eq!((request.marks.first_read, request.marks.head_read, request.receive_wait_ns()), (None, None, None));
+        assert_eq!((request.duration_ns(), request.outcome), (500, Outcome::Aborted));
     }
 
     #[test]
