@@ -27,7 +27,22 @@ pub(crate) fn may_install() -> bool {
 /// # Errors
 /// Without apt or root, with the command that a person with both would type; and when apt fails.
 pub(crate) fn ensure_installed(packages: &[String], why: &str) -> Result<()> {
-    let missing = not_installed(packages);
+    install(&not_installed(packages), why)
+}
+
+/// The same, and brings those up to date that are there: Debian's security suite has compilers that are years younger than the
+/// release's.
+///
+/// # Errors
+/// As [`ensure_installed`].
+pub(crate) fn ensure_newest(packages: &[String], why: &str) -> Result<()> {
+    if may_install() {
+        refresh_lists();
+    }
+    install(&packages.iter().filter(|package| !is_newest(package)).cloned().collect::<Vec<_>>(), why)
+}
+
+fn install(missing: &[String], why: &str) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
@@ -35,11 +50,11 @@ pub(crate) fn ensure_installed(packages: &[String], why: &str) -> Result<()> {
     ensure!(is_here(), "{why} needs {list} (their Debian names): install them with this system's package manager");
     ensure!(geteuid().is_root(), "{why} needs root to install {list}: run as root, or once: apt-get install -y {list}");
     say(format!("{why}: installing with apt: {list}"));
-    refresh_lists_for(&missing);
+    refresh_lists();
     let mut apt = Command::new("apt-get");
     apt.env("DEBIAN_FRONTEND", "noninteractive").args(["-qq", "-y", "--no-install-recommends"]);
     // Nothing of the machine's own may go for our sake.
-    apt.args(["--no-remove", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=120", "install"]).args(&missing);
+    apt.args(["--no-remove", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=120", "install"]).args(missing);
     run(apt.stdin(Stdio::null()).stdout(Stdio::null()))
         .with_context(|| format!("{why}: apt could not install {list}; see above, then try again"))
 }
@@ -51,7 +66,7 @@ pub(crate) fn available<'a>(packages: &[&'a str]) -> BTreeSet<&'a str> {
 
 /// Downloads a package and unpacks it into `folder`: nothing is installed, no service is started.
 pub(crate) fn unpack(package: &str, folder: &Path) -> Result<()> {
-    refresh_lists_for(&[package.to_owned()]);
+    refresh_lists();
     let download = tempfile::tempdir()?;
     let mut apt = Command::new("apt-get");
     apt.args(["-qq", "-o", "APT::Sandbox::User=root", "download", package]).current_dir(download.path());
@@ -91,14 +106,25 @@ fn candidate(policy: &str) -> Option<&str> {
     (version != "(none)").then_some(version)
 }
 
-/// Brings apt's lists up to date, at most once a run, and only where a package is not in them: a fresh image has none.
-pub(crate) fn refresh_lists_for(packages: &[String]) {
+/// Is the version installed that apt would install?
+fn is_newest(package: &str) -> bool {
+    let policy = stdout_of(Command::new("apt-cache").env("LC_ALL", "C").args(["policy", package]));
+    policy.is_ok_and(|text| candidate(&text).is_some_and(|newest| installed(&text) == Some(newest)))
+}
+
+fn installed(policy: &str) -> Option<&str> {
+    policy.lines().find_map(|line| line.trim().strip_prefix("Installed: "))
+}
+
+/// Brings apt's lists up to date, at most once a run: a fresh image has none, or old ones, by which an old package would be chosen or
+/// one that is gone.
+pub(crate) fn refresh_lists() {
     static DONE: OnceLock<()> = OnceLock::new();
-    if !geteuid().is_root() || packages.iter().all(|package| has_candidate(package)) {
+    if !geteuid().is_root() {
         return;
     }
     DONE.get_or_init(|| {
-        say("apt does not know every package that is needed: updating its lists");
+        say("updating apt's lists");
         // One repository that fails must not hide the others' lists; what is then still unknown is reported by name.
         if let Err(error) = stdout_of(Command::new("apt-get").args(["-qq", "-o", "DPkg::Lock::Timeout=120", "update"])) {
             say(format!("updating apt's lists: {error:#}"));
@@ -115,5 +141,11 @@ mod tests {
         assert_eq!(candidate("llvm-23-dev:\n  Installed: (none)\n  Candidate: (none)\n"), None);
         assert_eq!(candidate("fio:\n  Installed: (none)\n  Candidate: 3.33-3\n"), Some("3.33-3"));
         assert_eq!(candidate(""), None);
+    }
+
+    #[test]
+    fn an_old_version_is_told_from_the_newest() {
+        let old = "rustc-web:\n  Installed: 1.85.0\n  Candidate: 1.96.0\n";
+        assert_eq!((installed(old), candidate(old)), (Some("1.85.0"), Some("1.96.0")));
     }
 }

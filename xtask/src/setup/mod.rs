@@ -102,7 +102,7 @@ fn facts() -> Result<Facts> {
         (true, true) => None,
     };
     if refused.is_none() {
-        apt::refresh_lists_for(&APT_COMPILER.map(str::to_owned));
+        apt::refresh_lists();
     }
     let available = apt::available(&dev.iter().map(String::as_str).chain(APT_COMPILER).collect::<Vec<_>>());
     Ok(Facts {
@@ -140,7 +140,7 @@ fn obtain(candidate: &Candidate) -> Result<Toolchain> {
             run_within(add.env("RUSTUP_MAX_RETRIES", "0"), FETCH_LIMIT).context("rustup could not fetch rust-src")?;
         }
         Way::Apt => {
-            apt::ensure_installed(&APT_COMPILER.map(str::to_owned), "building core for BPF with Debian's compiler")?;
+            apt::ensure_newest(&APT_COMPILER.map(str::to_owned), "building core for BPF with Debian's compiler")?;
             let mut link = rustup(&["toolchain", "link", name, "/usr"]).context("rustup is gone")?;
             run(link.stdin(Stdio::null()))?;
         }
