@@ -50,7 +50,7 @@ enum Command {
     /// What this kernel and these privileges allow, probe by probe.
     #[command(after_help = "Example: tailcomb check --strict")]
     Check {
-        /// Exit 1 if a required probe is missing.
+        /// Exit 1 where any required probe does not work; without this only where no probe can be loaded at all.
         #[arg(long)]
         strict: bool,
         /// Print JSON.

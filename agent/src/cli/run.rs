@@ -13,6 +13,7 @@ use crate::{
     clock::Anchor,
     config::Config,
     export::http::Server,
+    kernel::privilege::Privileges,
     pipeline::Pipeline,
     store::{self, Shared, Store},
 };
@@ -44,6 +45,9 @@ async fn agent(config: Config) -> Result<()> {
     let options = store::Options { series_budget: config.series_budget as usize, ..store::Options::default() };
     let store = Shared::new(Store::new(options, Anchor::now()));
     let mut pipeline = Pipeline::start(&config, store.clone())?;
+    if let Ok(Err(unseen)) = Privileges::of_this_process().map(Privileges::sees_others) {
+        tracing::warn!("{unseen}");
+    }
     tracing::info!(address = %server.local_addr(), "serving /metrics");
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(server.serve(store, config.allowed_hosts.clone(), stopped));

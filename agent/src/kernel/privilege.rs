@@ -11,6 +11,7 @@ const CAPABILITIES: [(u32, &str); 6] = [
     (2, "CAP_DAC_READ_SEARCH"),
     (34, "CAP_SYSLOG"),
 ];
+const DAC_OVERRIDE: u64 = 1 << 1;
 const SYS_ADMIN: u64 = 1 << 21;
 const BPF: u64 = 1 << 39;
 const PERFMON: u64 = 1 << 38;
@@ -56,6 +57,29 @@ impl Privileges {
         }
         CAPABILITIES[1..3].iter().filter(|(bit, _)| self.effective & (1 << bit) == 0).map(|(_, name)| *name).collect()
     }
+
+    /// May it read `/proc/PID/fd` of other users' processes? `ptrace_may_access` in kernel/ptrace.c wants CAP_SYS_PTRACE, the mode of
+    /// the folder CAP_DAC_READ_SEARCH or CAP_DAC_OVERRIDE.
+    ///
+    /// # Errors
+    /// What is missing for it, and what does not work then.
+    pub fn sees_others(self) -> Result<(), OthersUnseen> {
+        let has = |bit: u32| self.effective & (1 << bit) != 0 || (bit == 2 && self.effective & DAC_OVERRIDE != 0);
+        let missing: Vec<_> = CAPABILITIES[3..5].iter().filter(|(bit, _)| !has(*bit)).map(|(_, name)| *name).collect();
+        if missing.is_empty() { Ok(()) } else { Err(OthersUnseen { missing }) }
+    }
+}
+
+/// What is measured less without a capability.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{} missing: which sockets the processes of other users hold can't be seen, so a `port:` target does not find their servers that \
+     listened before the agent, and the ports of their other servers are not shown; run as root, or grant {}",
+    missing.join(" and "), if missing.len() == 1 { "it" } else { "them" }
+)]
+pub struct OthersUnseen {
+    /// The names of what is missing.
+    pub missing: Vec<&'static str>,
 }
 
 /// The kernel's lockdown mode (`none`, `integrity`, `confidentiality`), where it has one.
@@ -76,5 +100,16 @@ mod tests {
         assert_eq!(Privileges::from_mask(BPF).missing_for_tracing(), ["CAP_PERFMON"]);
         assert_eq!(Privileges::from_mask(0).missing_for_tracing(), ["CAP_BPF", "CAP_PERFMON"]);
         assert!(!Privileges::from_mask(BPF | PERFMON).may_mount());
+    }
+
+    #[test]
+    fn sockets_of_others_need_ptrace_and_a_way_past_modes() {
+        let missing = |mask| Privileges::from_mask(mask).sees_others().map_err(|unseen| unseen.missing);
+        assert_eq!(missing(1 << 19 | 1 << 2), Ok(()));
+        assert_eq!(missing(1 << 19 | DAC_OVERRIDE), Ok(()));
+        assert_eq!(missing(1 << 19), Err(vec!["CAP_DAC_READ_SEARCH"]));
+        assert_eq!(missing(SYS_ADMIN | BPF), Err(vec!["CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"]));
+        let said = Privileges::from_mask(1 << 2).sees_others().expect_err("no CAP_SYS_PTRACE").to_string();
+        assert!(said.starts_with("CAP_SYS_PTRACE missing: ") && said.ends_with("or grant it"), "{said}");
     }
 }

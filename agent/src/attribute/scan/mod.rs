@@ -86,7 +86,7 @@ impl Changes {
 pub struct Port {
     /// Local TCP port.
     pub port: u16,
-    /// A `port:` target: whoever accepts on it is a target by that.
+    /// A `port:` target: whoever begins to listen on it is a target by that.
     pub claims: bool,
 }
 
@@ -100,7 +100,7 @@ pub enum Reason {
     Listens(u16),
     /// It descends from this process, which is one.
     Descends(u32),
-    /// The kernel half found it first: by `fork`, or by its accepting on a `port:` target.
+    /// The kernel half found it first: by `fork`, or by its beginning to listen on a `port:` target.
     Kernel,
 }
 
