@@ -348,6 +348,10 @@ impl Machine {
                 self.remaining = ENDLESS;
                 return HEAD | END | UPGRADE;
             }
+            if self.status < 100 {
+                self.state = table::FAILED;
+                return FAILED;
+            }
             if self.status < 200 {
                 self.state = START_RESPONSE;
                 return 0;

@@ -186,6 +186,14 @@ fn interim_answers_are_none() {
 }
 
 #[test]
+fn below_100_is_no_status() {
+    for status in ["000", "099"] {
+        let head = format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(response(head.as_bytes()).1.last(), Some(&(head.len(), FAILED)), "{status}");
+    }
+}
+
+#[test]
 fn an_upgrade_ends_it() {
     let bytes = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n\x81\x05hello";
     let (machine, signals) = response(bytes);

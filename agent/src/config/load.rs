@@ -1,7 +1,8 @@
 //! Reads the three sources of the configuration and says where a bad value came from.
 
 use std::{
-    fs, io,
+    fs::File,
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
@@ -60,6 +61,18 @@ pub enum ConfigError {
     },
 }
 
+/// Most bytes of a file: one that is longer is something else, such as a device without an end.
+const LONGEST: u64 = 1 << 20;
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > LONGEST {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "longer than 1 MiB, so no configuration"));
+    }
+    Ok(text)
+}
+
 /// Reads `file` if given, then the variables of `environment`, then `flags`. A variable that is no field is passed over: see
 /// [`super::unknown::unknown_variables`].
 ///
@@ -72,7 +85,7 @@ pub fn load(
 ) -> Result<Config, ConfigError> {
     let mut values = Table::new();
     if let Some(path) = file {
-        let text = fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+        let text = read(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
         values = parse(path, &text)?;
     }
     for (variable, text) in environment {
@@ -224,6 +237,12 @@ mod tests {
             ("TAILCOMB_SERVICE_HOST".to_owned(), "10.0.0.1".to_owned()),
         ];
         assert_eq!(load(None, variables, Vec::new()).expect("valid"), Config::default());
+    }
+
+    #[test]
+    fn a_file_without_end_is_refused() {
+        let error = load(Some(Path::new("/dev/zero")), [], Vec::new()).expect_err("it never ends").to_string();
+        assert!(error.contains("/dev/zero") && error.contains("longer than 1 MiB"), "{error}");
     }
 
     #[test]
