@@ -1,13 +1,13 @@
 //! `tailcomb slow`: the slowest requests themselves, with their time split.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
 use hyper::Uri;
 use serde_json::Value;
 
-use super::{OK, connect};
+use super::{OK, connect, print};
 use crate::export::{api::MOST_REQUESTS, parameters};
 
 /// What is asked for.
@@ -28,18 +28,61 @@ pub(super) struct Slow {
 pub(super) fn main(slow: &Slow) -> Result<u8> {
     let target = format!("/api/v1/requests?slowest={}&since={}s", slow.number, slow.since.as_secs());
     let answer = connect::get(&slow.connect, &target)?;
-    print!("{}", page(&answer));
+    // Asked for only where it explains something; an agent that can't say it has still answered.
+    let nothing = answer["requests"].as_array().is_none_or(Vec::is_empty);
+    let status = if nothing { connect::get(&slow.connect, "/api/v1/status").ok() } else { None };
+    print(&page(&answer, status.as_ref()))?;
     Ok(OK)
 }
 
-/// The answer as people read it.
-fn page(answer: &Value) -> String {
+/// The answer as people read it; `status` is the agent's.
+fn page(answer: &Value, status: Option<&Value>) -> String {
     let requests = answer["requests"].as_array().map_or(&[][..], Vec::as_slice);
-    let mut page = if requests.is_empty() { "No requests in that time.\n".to_owned() } else { table(requests) };
+    let mut page = if requests.is_empty() {
+        format!("No requests in that time.{}\n", status.map(explanation).unwrap_or_default())
+    } else {
+        table(requests)
+    };
     for note in answer["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         let _ = writeln!(page, "Note: {note}.");
     }
     page
+}
+
+/// Why there may be none: who is measured, and what was lost or not decoded since the agent's start. What the status does not have, as
+/// that of an earlier version, is left out.
+fn explanation(status: &Value) -> String {
+    let mut text = String::new();
+    if let Some(targets) = status["targets_asked"].as_array() {
+        let targets: Vec<&str> = targets.iter().filter_map(Value::as_str).collect();
+        let processes = match status["processes_measured"].as_u64() {
+            Some(1) => "1 process".to_owned(),
+            Some(number) => format!("{number} processes"),
+            None => "all processes".to_owned(),
+        };
+        // Writing to a string can't fail.
+        let _ = write!(text, " The agent measures {processes} (targets: {});", targets.join(", "));
+    }
+    let counts = |field: &str, name: &dyn Fn(&Value) -> Option<String>| {
+        let mut by_name: BTreeMap<String, u64> = BTreeMap::new();
+        for item in status[field].as_array()? {
+            if let Some(name) = name(item) {
+                *by_name.entry(name).or_default() += item["count"].as_u64().unwrap_or(0);
+            }
+        }
+        let parts: Vec<String> = by_name.iter().map(|(name, count)| format!("{count} ({name})")).collect();
+        Some(if parts.is_empty() { "0".to_owned() } else { parts.join(", ") })
+    };
+    // A lost I/O of a disk hides no request.
+    let lost = |item: &Value| {
+        let stage = item["stage"].as_str().filter(|stage| *stage != "block")?;
+        Some(format!("{stage}/{}", item["reason"].as_str()?))
+    };
+    let undecoded = |item: &Value| item["reason"].as_str().map(str::to_owned);
+    if let (Some(lost), Some(undecoded)) = (counts("lost", &lost), counts("undecoded", &undecoded)) {
+        let _ = write!(text, " lost since its start: {lost}; undecoded: {undecoded}.");
+    }
+    text
 }
 
 const HEADERS: [&str; 14] = [
@@ -170,7 +213,7 @@ mod tests {
             }],
             "notes": ["only the last 30 minutes are kept"],
         });
-        let page = page(&answer);
+        let page = page(&answer, None);
         let lines: Vec<Vec<&str>> =
             page.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect();
         assert_eq!(lines[0], HEADERS);
@@ -199,6 +242,25 @@ mod tests {
 
     #[test]
     fn nothing_is_said_in_words() {
-        assert_eq!(page(&serde_json::json!({"requests": [], "notes": []})), "No requests in that time.\n");
+        let nothing = serde_json::json!({"requests": [], "notes": []});
+        assert_eq!(page(&nothing, None), "No requests in that time.\n");
+        let mut status = serde_json::json!({
+            "targets_asked": ["auto", "port:8000"], "processes_measured": 0,
+            "lost": [{"stage": "decode", "reason": "negative", "count": 6}, {"stage": "block", "reason": "unseen_end", "count": 9}],
+            "undecoded": [
+                {"reason": "tls", "workload": "a", "count": 2}, {"reason": "http2", "workload": "a", "count": 1},
+                {"reason": "tls", "workload": "b", "count": 3},
+            ],
+        });
+        assert_eq!(
+            page(&nothing, Some(&status)),
+            "No requests in that time. The agent measures 0 processes (targets: auto, port:8000); lost since its start: \
+             6 (decode/negative); undecoded: 1 (http2), 5 (tls).\n"
+        );
+        status["processes_measured"] = Value::Null;
+        status["lost"] = serde_json::json!([]);
+        let page = page(&nothing, Some(&status));
+        assert!(page.contains("all processes") && page.contains("lost since its start: 0;"), "{page}");
+        assert_eq!(explanation(&serde_json::json!({"version": "0"})), "");
     }
 }
