@@ -15,6 +15,8 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 
+use tracing::level_filters::LevelFilter;
+
 use crate::config::{
     self, Config, ConfigError, LogFormat,
     field::{CONFIG, PREFIX},
@@ -80,13 +82,14 @@ struct Settings {
     /// Address and port of the HTTP server [default: 127.0.0.1:9809].
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<String>,
-    /// Which servers are measured: auto, port:8000, comm:NAME, pid:N, cgroup:PATH, unix:PATH, all; repeatable [default: auto].
+    /// Which servers are measured: auto, port:8000, comm:NAME, pid:N, cgroup:PATH, all; repeatable [default: auto].
     #[arg(long = "target", value_name = "TARGET")]
     targets: Vec<String>,
     /// A name accepted in the Host header; repeatable.
     #[arg(long = "allowed-host", value_name = "HOST")]
     allowed_hosts: Vec<String>,
-    /// Least level of log lines: off, error, warn, info, debug, trace; or by module: info,tailcomb=debug [default: info].
+    /// Least level of log lines: off, error, warn, info, debug, trace; from debug on for tailcomb's own alone. Or by module:
+    /// warn,aya=debug [default: info].
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
     /// How log lines look [default: text].
@@ -181,10 +184,19 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// A level alone is for the agent's own lines: from `debug` on, the libraries that load the probes say a thousand things that only
+/// their authors want to know. Modules named are taken as they are.
+fn filter(log_level: &str) -> String {
+    match log_level.parse::<LevelFilter>() {
+        Ok(level) if level > LevelFilter::INFO => format!("info,tailcomb={level}"),
+        _ => log_level.to_owned(),
+    }
+}
+
 /// Log lines go to standard error: standard output is for what was asked for. A reader of the log that has gone, or a full disk,
 /// costs the line and not the agent.
 fn start_logging(config: &Config) {
-    let filter = tracing_subscriber::EnvFilter::new(&config.log_level);
+    let filter = tracing_subscriber::EnvFilter::new(filter(&config.log_level));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -204,6 +216,22 @@ mod tests {
     use anyhow::Context;
 
     use super::*;
+
+    #[test]
+    fn a_level_alone_is_for_our_own_lines() {
+        for (given, filtered) in [
+            ("debug", "info,tailcomb=debug"),
+            ("TRACE", "info,tailcomb=trace"),
+            ("info", "info"),
+            ("warn", "warn"),
+            ("off", "off"),
+            ("info,aya=debug", "info,aya=debug"),
+            ("aya_obj=trace", "aya_obj=trace"),
+            ("debug,tailcomb=info", "debug,tailcomb=info"),
+        ] {
+            assert_eq!(filter(given), filtered, "{given}");
+        }
+    }
 
     #[test]
     fn a_cause_is_said_once() {

@@ -31,11 +31,11 @@ pub const FIELDS: &[Field] = &[
     },
     Field {
         name: "targets",
-        meaning: "Which servers are measured: auto, port:8000, comm:NAME, pid:N, cgroup:PATH, unix:PATH, all.\nSeveral add up; any explicit one replaces auto. In the environment: separated by commas.",
+        meaning: "Which servers are measured: auto, port:8000, comm:NAME, pid:N, cgroup:PATH, all.\nSeveral add up; any explicit one replaces auto. In the environment: separated by commas.",
     },
     Field {
         name: "log_level",
-        meaning: "Least level of log lines: off, error, warn, info, debug or trace; by module too: info,tailcomb::export=debug.",
+        meaning: "Least level of log lines: off, error, warn, info, debug or trace. debug and trace are for tailcomb's own lines, those\nof the libraries in it stay at info. By module, where each counts as given: info,tailcomb::export=debug,aya=debug.",
     },
     Field { name: "log_format", meaning: "text or json." },
     Field {
