@@ -224,7 +224,7 @@ mod tests {
         let error = load(None, variable("TAILCOMB_MAX_OVERHEAD", "lots"), Vec::new()).expect_err("refused").to_string();
         assert!(error.starts_with("environment variable TAILCOMB_MAX_OVERHEAD: invalid type"), "{error}");
         let error = load(None, [], vec![("listen", Value::String("nowhere".to_owned()))]).expect_err("refused").to_string();
-        assert!(error.starts_with("flag --listen: `nowhere` is no ADDR:PORT; write for example "), "{error}");
+        assert!(error.starts_with("flag --listen: `nowhere` is not ADDR:PORT; write for example "), "{error}");
         let target = vec![("targets", Value::Array(vec![Value::String("prt:1".to_owned())]))];
         let error = load(None, [], target).expect_err("refused").to_string();
         assert!(error.starts_with("flag --target: target `prt:1`"), "{error}");

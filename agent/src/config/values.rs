@@ -13,7 +13,7 @@ pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         let port = text.rsplit(':').next().and_then(|port| port.parse::<u16>().ok()).unwrap_or(9809);
         format!(
-            "`{text}` is no ADDR:PORT; write for example 127.0.0.1:{port}, or 0.0.0.0:{port} for every address of this machine"
+            "`{text}` is not ADDR:PORT; write for example 127.0.0.1:{port}, or 0.0.0.0:{port} for every address of this machine"
         )
     })
 }
@@ -35,7 +35,7 @@ pub(super) fn check_log_level(filter: &str) -> Result<(), String> {
         let right = word.split_once('=').map_or_else(|| is_level(word), |(module, level)| is_module(module) && is_level(level));
         if !right {
             return Err(format!(
-                "`{word}` is no level; write off, error, warn, info, debug or trace, or levels by module: info,tailcomb::export=debug"
+                "`{word}` is not a level; write off, error, warn, info, debug or trace, or levels by module: info,tailcomb::export=debug"
             ));
         }
     }
@@ -51,7 +51,7 @@ pub(super) fn check_host(host: &str) -> Result<(), String> {
     if !host.is_empty() && host.bytes().all(plain) {
         return Ok(());
     }
-    Err(format!("`{host}` is no host name; write it without scheme, port and path, for example tailcomb.example"))
+    Err(format!("`{host}` is not a host name; write it without scheme, port and path, for example tailcomb.example"))
 }
 
 #[cfg(test)]

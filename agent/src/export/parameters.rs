@@ -119,10 +119,13 @@ pub fn time(text: &str, now: f64) -> Result<f64, String> {
     }
     if let Ok(seconds) = text.parse::<f64>() {
         // Year 2500: beyond it the arithmetic would still hold, but nobody means it.
-        return (0.0..16_725_225_600.0).contains(&seconds).then_some(seconds).ok_or_else(|| "no unix time in seconds".to_owned());
+        return (0.0..16_725_225_600.0)
+            .contains(&seconds)
+            .then_some(seconds)
+            .ok_or_else(|| "is not a unix time in seconds".to_owned());
     }
     let time = humantime::parse_rfc3339_weak(text).map_err(|_| {
-        "no time: give unix seconds (1700000000), RFC 3339 (2026-11-30T19:00:00Z), or what is before now (-10m)".to_owned()
+        "is not a time: give unix seconds (1700000000), RFC 3339 (2026-11-30T19:00:00Z), or what is before now (-10m)".to_owned()
     })?;
     Ok(time.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()))
 }
@@ -132,7 +135,7 @@ pub fn time(text: &str, now: f64) -> Result<f64, String> {
 /// # Errors
 /// What is right.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "no duration: give seconds (90) or a unit (90s, 10m, 1h)".to_owned();
+    let wrong = || "is not a duration: give seconds (90) or a unit (90s, 10m, 1h)".to_owned();
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         return text.parse().map(Duration::from_secs).map_err(|_| wrong());
     }
@@ -147,7 +150,7 @@ pub fn whole(text: &str, least: u64, most: u64) -> Result<u64, String> {
     text.parse()
         .ok()
         .filter(|value| (least..=most).contains(value))
-        .ok_or_else(|| format!("no whole number from {least} to {most}"))
+        .ok_or_else(|| format!("is not a whole number from {least} to {most}"))
 }
 
 #[cfg(test)]

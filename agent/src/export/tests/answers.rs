@@ -112,7 +112,7 @@ fn a_bad_query_is_answered_with_what_is_wrong() {
         (format!("{metric}&step=0"), "whole number of seconds"),
         (format!("{metric}&step=0.5"), "step=0.5"),
         (format!("{metric}&step=1y"), "from 1 to 1800"),
-        (format!("{metric}&step=x"), "no duration"),
+        (format!("{metric}&step=x"), "step=x: is not a duration"),
         (format!("{metric}&from=yesterday"), "RFC 3339"),
         (format!("{metric}&from=NaN"), "from=NaN"),
         (format!("{metric}&from=1e300"), "from=1e300"),
