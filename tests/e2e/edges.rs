@@ -137,8 +137,19 @@ fn a_process_each() -> Result<()> {
     for _ in 0..REQUESTS {
         ask(port)?;
     }
-    let server = workload::look(&ProcFs, server.0.id()).context("the server")?;
-    all_are_of(&agent, &[&server.workload.workload])
+    let seen = workload::look(&ProcFs, server.0.id()).context("the server")?;
+    all_are_of(&agent, &[&seen.workload.workload])?;
+    let status: serde_json::Value = serde_json::from_str(&agent.get("/api/v1/status")?.1)?;
+    let listed = &status["targets"][0];
+    ensure!(listed["pid"] == server.0.id() && listed["ports"] == serde_json::json!([port]), "{status}");
+    ensure!(listed["workload"] == seen.workload.workload && listed["process"] == seen.name, "{status}");
+    drop(server);
+    let gone = |_: &Scrape| {
+        let status = agent.get("/api/v1/status").ok().and_then(|(_, text)| serde_json::from_str::<serde_json::Value>(&text).ok());
+        status.is_some_and(|status| status["processes_measured"] == 0 && status["targets"] == serde_json::json!([]))
+    };
+    until(&agent, Duration::from_secs(5), "the end of the server in the status", gone)?;
+    Ok(())
 }
 
 fn unseen() -> Result<()> {
