@@ -100,8 +100,8 @@ pub struct RequestRecord {
 shared!(RequestRecord, 344);
 
 /// [`UndecodedRecord::reason`]s, with the value of the label `reason` of `tailcomb_undecoded_total`, by position.
-pub const UNDECODED_REASONS: [&str; 10] =
-    ["tls", "http2", "mid_stream", "io_uring", "splice", "too_large", "desync", "bad_address", "unknown", "pipelined"];
+pub const UNDECODED_REASONS: [&str; 11] =
+    ["tls", "http2", "mid_stream", "io_uring", "splice", "too_large", "desync", "bad_address", "unknown", "pipelined", "unseen"];
 /// A TLS record.
 pub const UNDECODED_TLS: u32 = 0;
 /// The HTTP/2 client preface.
@@ -122,6 +122,8 @@ pub const UNDECODED_BAD_ADDRESS: u32 = 7;
 pub const UNDECODED_UNKNOWN: u32 = 8;
 /// More requests waiting on one connection than are kept; the connection itself is followed all the same.
 pub const UNDECODED_PIPELINED: u32 = 9;
+/// Bytes that no call was seen to move: only the position in the TCP stream tells of them.
+pub const UNDECODED_UNSEEN: u32 = 10;
 
 /// Requests of a target that are not measured, sent once for each loss.
 #[repr(C)]

@@ -14,7 +14,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use nix::time::{ClockId, clock_gettime};
+use nix::{
+    sys::sendfile::sendfile,
+    time::{ClockId, clock_gettime},
+};
 
 /// CLOCK_MONOTONIC in ns: the clock of the kernel's marks.
 ///
@@ -38,6 +41,8 @@ pub enum Step {
     Pieces(Vec<Vec<u8>>),
     /// A write for each byte.
     Bytewise(Vec<u8>),
+    /// Of a file, by sendfile.
+    File(Vec<u8>),
     /// Close in order, after the client's bytes were read.
     Close,
     /// Wait until the client is gone, then close.
@@ -185,6 +190,7 @@ fn run(stream: &mut TcpStream, step: &Step) -> io::Result<bool> {
                 stream.write_all(&[*byte])?;
             }
         }
+        Step::File(bytes) => send_file(stream, bytes)?,
         Step::Close => {
             stream.shutdown(Shutdown::Both)?;
             return Ok(false);
@@ -197,6 +203,18 @@ fn run(stream: &mut TcpStream, step: &Step) -> io::Result<bool> {
         }
     }
     Ok(true)
+}
+
+fn send_file(stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
+    let mut file = tempfile::tempfile()?;
+    file.write_all(bytes)?;
+    let mut offset = 0;
+    while let left @ 1.. = bytes.len() - usize::try_from(offset).unwrap_or(bytes.len()) {
+        if sendfile(stream, &file, Some(&mut offset), left)? == 0 {
+            return Err(io::Error::other("the file ended early"));
+        }
+    }
+    Ok(())
 }
 
 /// Reads up to the end of a head; `None` where the client has closed.

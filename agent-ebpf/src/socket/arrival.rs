@@ -9,8 +9,6 @@ use crate::kernel;
 #[unsafe(no_mangle)]
 static TCP_RCV_NXT: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
-static TCP_COPIED_SEQ: Global<u32> = Global::new(0);
-#[unsafe(no_mangle)]
 static SKB_LEN: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 static SKB_DATA: Global<u32> = Global::new(0);
@@ -118,12 +116,6 @@ impl Arrivals {
             self.tail = self.head;
         }
     }
-}
-
-/// Position in the TCP stream up to which the application has read.
-#[inline(always)]
-pub(super) fn copied(sk: u64) -> u32 {
-    kernel::read::<u32>(sk, &TCP_COPIED_SEQ).unwrap_or(0)
 }
 
 #[inline(always)]

@@ -11,7 +11,7 @@ use tailcomb_common::{
 };
 
 use super::{
-    arrival, loss, marks,
+    loss, marks, position,
     scan::{self, socket_load},
     state::{
         CONNECTION_NEW, CONNECTIONS, Connection, FOLLOWED, IGNORED, PORTS, PORTS_ONLY, REQUESTS, RESPONSES, SOCKET_ALL, WAITING,
@@ -142,20 +142,24 @@ pub(super) fn moved(direction: u64, sk: u64, bytes: u64, find: impl FnOnce() -> 
     scan.first = call.first;
     scan.second = call.second;
     kernel::forget();
+    let mut end = position::of(sk, direction);
     let connection = match known {
-        Some(connection) if connection.mode == FOLLOWED => connection,
         Some(connection) => {
-            if !begins_request() {
-                connection.arrivals.drop_read(sk, arrival::copied(sk));
-                return;
+            if connection.mode == FOLLOWED {
+                let expected = connection.positions[(direction & 1) as usize].wrapping_add(bytes as u32);
+                if end != expected {
+                    end = position::end(sk, direction, expected);
+                    if end != expected {
+                        position::socket_gap(sk, u64::from(end.wrapping_sub(expected)), direction);
+                        kernel::forget();
+                    }
+                }
             }
-            if connection.spoke == 0 {
-                // A request before anything was said to the last: which answer is whose can't be told any more.
-                connection.mode = IGNORED;
-                return;
+            if connection.mode != FOLLOWED {
+                if direction == RESPONSES || !again(connection, sk, end) {
+                    return;
+                }
             }
-            connection.machines = [Machine::requests(), Machine::responses()];
-            connection.mode = FOLLOWED;
             connection
         }
         None => {
@@ -163,11 +167,12 @@ pub(super) fn moved(direction: u64, sk: u64, bytes: u64, find: impl FnOnce() -> 
             connection
         }
     };
+    connection.positions[(direction & 1) as usize] = end;
     let dropped = connection.dropped;
     scan.machine = connection.machines[(direction & 1) as usize];
     scan.machine.begin_write();
     if direction == REQUESTS {
-        scan.end_seq = u64::from(arrival::copied(sk));
+        scan.end_seq = u64::from(end);
     }
     kernel::forget();
     scan::walk(sk, direction);
@@ -180,6 +185,27 @@ pub(super) fn moved(direction: u64, sk: u64, bytes: u64, find: impl FnOnce() -> 
     } else {
         marks::settle(connection, scan);
     }
+}
+
+/// A read up to `end` of a connection that was lost: is it followed again from here?
+#[inline(always)]
+fn again(connection: &mut Connection, sk: u64, end: u32) -> bool {
+    if connection.mode == IGNORED {
+        return false;
+    }
+    if !begins_request() {
+        connection.arrivals.drop_read(sk, end);
+        return false;
+    }
+    if connection.spoke == 0 {
+        // A request before anything was said to the last: which answer is whose can't be told any more.
+        connection.mode = IGNORED;
+        return false;
+    }
+    connection.machines = [Machine::requests(), Machine::responses()];
+    connection.positions[1] = position::of(sk, RESPONSES);
+    connection.mode = FOLLOWED;
+    true
 }
 
 /// A socket that is not known, used by a target: a connection older than the probe, or one of the target as a client. The
@@ -236,6 +262,7 @@ pub(super) fn create(sk: u64, port: u32, now: u64) -> Option<&'static mut Connec
     // Unique: a CPU needs more than 16 ns to come here again.
     connection.id = (now >> 4) << 12 | u64::from(cpu & 0xfff);
     connection.local_port = port;
+    connection.positions = [position::of(sk, REQUESTS), position::of(sk, RESPONSES)];
     connection.machines = [Machine::requests(), Machine::responses()];
     connection.mode = FOLLOWED;
     Some(connection)

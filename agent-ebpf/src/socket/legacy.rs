@@ -84,13 +84,36 @@ fn enter(ctx: &TracePointContext, flags: impl FnOnce(u64) -> u64) -> i32 {
     let number = word(ctx, &SYS_ENTER_NUMBER) & 0xffff_ffff;
     let entered =
         Entered { sk, number, first: word(ctx, &SYS_ENTER_SECOND), second: word(ctx, &SYS_ENTER_THIRD), flags: flags(number) };
-    if CALLS.insert(id, entered, 0).is_err() {
-        lost::count(SOCKET_MAP_FULL);
-    }
+    keep(id, &entered);
     0
 }
 
-/// Entry of read, readv, recvmsg, write, writev, sendto, sendmsg.
+#[inline(always)]
+fn keep(thread: u64, entered: &Entered) {
+    if CALLS.insert(thread, entered, 0).is_err() {
+        lost::count(SOCKET_MAP_FULL);
+    }
+}
+
+/// Entry of splice: from the descriptor that is its first argument, to that which is its third. Its `first` is the direction.
+#[tracepoint]
+fn socket_enter_splice(ctx: TracePointContext) -> i32 {
+    let id = bpf_get_current_pid_tgid();
+    if !is_target((id >> 32) as u32) {
+        return 0;
+    }
+    let (sk, direction) = match socket(word(&ctx, &SYS_ENTER_THIRD) as u32) {
+        Some(sk) => (sk, RESPONSES),
+        None => match socket(word(&ctx, &SYS_ENTER_FIRST) as u32) {
+            Some(sk) => (sk, REQUESTS),
+            None => return 0,
+        },
+    };
+    keep(id, &Entered { sk, number: number::SPLICE, first: direction, second: 0, flags: 0 });
+    0
+}
+
+/// Entry of read, readv, recvmsg, write, writev, sendto, sendmsg, sendfile.
 #[tracepoint]
 fn socket_enter(ctx: TracePointContext) -> i32 {
     enter(&ctx, |number| if number == number::RECVMSG { word(&ctx, &SYS_ENTER_THIRD) } else { 0 })
@@ -120,6 +143,7 @@ fn socket_exit(ctx: TracePointContext) -> i32 {
     }
     let direction = match entered.number {
         number::READ | number::READV | number::RECVFROM | number::RECVMSG => REQUESTS,
+        number::SPLICE => entered.first,
         _ => RESPONSES,
     };
     let number = if entered.flags & MSG_TRUNC != 0 { call::UNKNOWN } else { entered.number };

@@ -9,8 +9,8 @@ use aya_ebpf::{
 use tailcomb_common::lost::SOCKET_MAP_FULL;
 
 use super::{
-    call, marks,
-    state::{CLAIMS, CONNECTIONS, DEPTH, IGNORED, PIPELINED, PORTS, PORTS_ONLY, Place, TGIDS, connection, measured},
+    call, marks, position,
+    state::{CLAIMS, CONNECTIONS, DEPTH, IGNORED, PIPELINED, PORTS, PORTS_ONLY, Place, RESPONSES, TGIDS, connection, measured},
 };
 use crate::{kernel, lost};
 
@@ -51,13 +51,15 @@ fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
         if let Some(connection) = connection(sk)
             && connection.mode != IGNORED
         {
-            marks::close(sk, now(), true);
+            marks::close(sk, now(), position::of(sk, RESPONSES), true);
         }
     } else if new == CLOSE {
         // A reset or a time-out. A call that moved its bytes before may not have been seen yet, so nothing is said before
         // the socket goes.
         if let Some(connection) = connection(sk) {
             connection.cut_ns = now();
+            // Closing may change it later.
+            connection.cut_at = u64::from(position::of(sk, RESPONSES));
         }
     } else if new == LISTEN {
         listen(call::local_port(sk));
@@ -91,9 +93,13 @@ fn tcp_destroy_sock(ctx: RawTracePointContext) -> i32 {
     let sk: u64 = ctx.arg(0);
     if let Some(connection) = connection(sk) {
         if connection.mode != IGNORED {
-            // SAFETY: a helper without arguments.
-            let now = if connection.cut_ns == 0 { unsafe { bpf_ktime_get_ns() } } else { connection.cut_ns };
-            marks::close(sk, now, false);
+            let (now, written) = if connection.cut_ns == 0 {
+                // SAFETY: a helper without arguments.
+                (unsafe { bpf_ktime_get_ns() }, position::of(sk, RESPONSES))
+            } else {
+                (connection.cut_ns, connection.cut_at as u32)
+            };
+            marks::close(sk, now, written, false);
         }
         if connection.pipelines != 0 {
             // What two directions at once may have left.

@@ -66,7 +66,7 @@ pub(super) extern "C" fn socket_undecoded(sk: u64, reason: u64, direction: u64) 
 /// Gives up the eldest request in progress. Returns 0 when there was none, 1 when it had no record, else 3.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn socket_drop(sk: u64) -> u64 {
+pub(super) extern "C" fn socket_drop(sk: u64) -> u64 {
     let Some(connection) = connection(sk) else { return 0 };
     let number = connection.answered;
     if connection.asked == number {

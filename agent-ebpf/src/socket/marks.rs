@@ -9,13 +9,14 @@ use tailcomb_common::{
     lost::{SOCKET_MAP_FULL, SOCKET_NEGATIVE, SOCKET_RING_FULL},
     socket::{
         ABORTED, ARRIVAL_UNKNOWN, CLOSE_DELIMITED, ENCODED, HEAD_BYTES, HEAD_CUT, Header, KIND_REQUEST, NDJSON, RequestRecord,
-        SSE, UNDECODED_PIPELINED, UPGRADED,
+        SSE, UNDECODED_PIPELINED, UNDECODED_UNSEEN, UPGRADED,
     },
 };
 
 use super::{
     arrival::Arrivals,
-    loss::{failed, socket_tell, socket_undecoded},
+    loss::{failed, socket_drop, socket_tell, socket_undecoded},
+    position::{self, LOST, socket_gap, socket_unread},
     state::{
         Connection, DEPTH, FOLLOWED, IGNORED, PIPELINED, PIPELINED_NEW, RECORDS, REQUESTS, RESPONSES, Scan, WAITING, WINDOW,
         connection, place, record, slot,
@@ -128,7 +129,11 @@ fn place_for(connection: &mut Connection, sk: u64, number: u32) -> Option<&mut R
         connection.first = number;
         return Some(&mut connection.record);
     }
-    connection.pipelines = 1;
+    if connection.pipelines == 0 {
+        connection.begun_by = number;
+        connection.begun = position::of(sk, RESPONSES);
+        connection.pipelines = 1;
+    }
     if waiting >= DEPTH as u32 {
         socket_tell(sk, u64::from(UNDECODED_PIPELINED), 1);
         return None;
@@ -214,6 +219,9 @@ pub(super) fn response(connection: &mut Connection, scan: &mut Scan, signals: u6
         // An answer to nothing: 408 on an idle connection, or the read of its request was not seen.
         connection.mode = if connection.pipelines == 0 { WAITING } else { IGNORED };
         connection.spoke = 1;
+        if socket_unread(scan.sk) != 0 {
+            socket_tell(scan.sk, u64::from(UNDECODED_UNSEEN), 0);
+        }
         return 0;
     }
     let number = connection.answered;
@@ -223,6 +231,7 @@ pub(super) fn response(connection: &mut Connection, scan: &mut Scan, signals: u6
             return 1;
         }
     }
+    let mut unread = 0;
     if let Some(record) = record(connection, scan.sk, number) {
         if signals & HEAD != 0 {
             record.head_written_ns = scan.now;
@@ -237,11 +246,21 @@ pub(super) fn response(connection: &mut Connection, scan: &mut Scan, signals: u6
         }
         record.end_ns = scan.now;
         record.response_bytes = scan.machine.body_bytes();
+        if record.body_read_ns == 0 {
+            unread = socket_unread(scan.sk);
+        }
     }
     if signals & END == 0 {
         return 1;
     }
-    finish(connection, scan.sk, number);
+    if unread == LOST {
+        // Of the request itself something was not seen.
+        socket_drop(scan.sk);
+        socket_tell(scan.sk, u64::from(UNDECODED_UNSEEN), 1);
+        forget();
+    } else {
+        finish(connection, scan.sk, number, unread);
+    }
     if signals & UPGRADE != 0 {
         connection.mode = IGNORED;
         return 0;
@@ -301,15 +320,15 @@ fn events(record: &mut RequestRecord, scan: &mut Scan) {
     record.event_chunks = record.event_chunks.wrapping_add(count as u32);
 }
 
-/// Sends the request with that number, which has its end, and goes on to the next.
+/// Sends the request with that number, which has its end, and goes on to the next. Of its body `unread` bytes were read unseen.
 #[inline(always)]
-fn finish(connection: &mut Connection, sk: u64, number: u32) {
+fn finish(connection: &mut Connection, sk: u64, number: u32, unread: u64) {
     let reading = connection.asked.wrapping_sub(1) == number;
     let body_bytes = connection.machines[0].body_bytes();
     if let Some(record) = record(connection, sk, number) {
         if record.body_read_ns == 0 && reading {
             // Answered before its body was read to the end.
-            record.request_bytes = body_bytes;
+            record.request_bytes = body_bytes.wrapping_add(unread);
         }
         if record.head_read_ns == 0 {
             record.flags |= ABORTED;
@@ -343,9 +362,16 @@ pub(super) fn send<T>(record: *const T) -> bool {
     result == 0
 }
 
-/// The connection ends, or its server sends nothing any more: what is in progress ends with it.
+/// The connection ends, or its server sends nothing any more: what is in progress ends with it. `written`: how far the server wrote.
 #[inline(always)]
-pub(super) fn close(sk: u64, now: u64, in_order: bool) {
+pub(super) fn close(sk: u64, now: u64, written: u32, in_order: bool) {
+    if let Some(connection) = connection(sk)
+        && connection.mode == FOLLOWED
+        && connection.asked != connection.answered
+        && connection.positions[1] != written
+    {
+        socket_gap(sk, u64::from(written.wrapping_sub(connection.positions[1])), RESPONSES);
+    }
     for turn in 0..turns::<{ DEPTH as u64 }>() {
         if socket_end(sk, now, u64::from(turn == 0 && in_order), u64::from(turn == 0)) == 0 {
             break;
@@ -376,6 +402,6 @@ extern "C" fn socket_end(sk: u64, now: u64, in_order: u64, eldest: u64) -> u64 {
             record.flags |= ABORTED;
         }
     }
-    finish(connection, sk, number);
+    finish(connection, sk, number, 0);
     1
 }

@@ -9,6 +9,7 @@
 //! | `scan.rs` | the byte machine walked over those bytes |
 //! | `marks.rs` | what the machine said becomes marks, and marks a record |
 //! | `loss.rs` | what is not measured |
+//! | `position.rs` | bytes that moved unseen |
 //! | `arrival.rs` | when bytes became readable |
 //! | `state.rs` | maps and their values |
 
@@ -18,6 +19,7 @@ mod legacy;
 mod lifecycle;
 mod loss;
 mod marks;
+mod position;
 mod programs;
 mod scan;
 mod state;

@@ -86,6 +86,8 @@ pub(super) struct Connection {
     /// The request that is kept in `record`, if it is in progress: one that began when nothing else was. All others are in
     /// [`PIPELINED`].
     pub(super) first: u32,
+    /// By direction: position in the TCP stream behind the last call that was seen.
+    pub(super) positions: [u32; 2],
     /// By direction.
     pub(super) machines: [Machine; 2],
     /// Times that it was given up; a walk that spans one leaves its machine behind.
@@ -98,10 +100,16 @@ pub(super) struct Connection {
     pub(super) local_port: u32,
     /// Bytes and when they became readable.
     pub(super) arrivals: Arrivals,
+    /// The first request ever that began while another was in progress, and how far the server had written then; since
+    /// `pipelines` was last 0.
+    pub(super) begun_by: u32,
+    pub(super) begun: u32,
     /// What responses depend on, by request at its number modulo [`DEPTH`].
     pub(super) kinds: [u8; DEPTH],
     /// When the connection was cut; 0 = it was not.
     pub(super) cut_ns: u64,
+    /// How far the server had written then.
+    pub(super) cut_at: u64,
     /// The request `first`.
     pub(super) record: RequestRecord,
     /// Never written: the verifier can't know that a head's offset and length together stay within the record, which ends

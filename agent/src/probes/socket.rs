@@ -30,6 +30,8 @@ const SOCK: &[Need] = &[
     field("SK_PROTOCOL", &["sock.sk_protocol"]),
     field("TCP_RCV_NXT", &["tcp_sock.rcv_nxt"]),
     field("TCP_COPIED_SEQ", &["tcp_sock.copied_seq"]),
+    field("TCP_WRITE_SEQ", &["tcp_sock.write_seq"]),
+    field("SKC_STATE", &["sock.__sk_common.skc_state"]),
 ];
 /// The registers with which a thread entered the kernel.
 const REGISTERS: &[Need] = &[
@@ -38,6 +40,8 @@ const REGISTERS: &[Need] = &[
     SOCK[2],
     SOCK[3],
     SOCK[4],
+    SOCK[5],
+    SOCK[6],
     field("REGS_NUMBER", &["pt_regs.orig_ax"]),
     field("REGS_RESULT", &["pt_regs.ax"]),
     field("REGS_SECOND", &["pt_regs.si"]),
@@ -81,7 +85,7 @@ pub(crate) const PROBE: Probe = Probe {
     required: true,
     shows: "HTTP/1.1 requests: duration, time to first token, waits",
     programs: &[
-        program("tcp_destroy_sock", Attach::Raw("tcp_destroy_sock"), &[], None),
+        program("tcp_destroy_sock", Attach::Raw("tcp_destroy_sock"), SOCK, None),
         program("inet_sock_set_state", Attach::Raw("inet_sock_set_state"), SOCK, None),
         program("sched_process_fork", Attach::Raw("sched_process_fork"), TASK, None),
         program("sched_process_exit", Attach::Raw("sched_process_exit"), TASK, None),
@@ -100,6 +104,8 @@ pub(crate) const PROBE: Probe = Probe {
                 ("syscalls", "sys_exit_writev"),
                 ("syscalls", "sys_exit_sendto"),
                 ("syscalls", "sys_exit_sendmsg"),
+                ("syscalls", "sys_exit_sendfile64"),
+                ("syscalls", "sys_exit_splice"),
             ]),
             SOCK,
             Some(RECEIVED),
@@ -114,10 +120,12 @@ pub(crate) const PROBE: Probe = Probe {
                 ("syscalls", "sys_enter_writev"),
                 ("syscalls", "sys_enter_sendto"),
                 ("syscalls", "sys_enter_sendmsg"),
+                ("syscalls", "sys_enter_sendfile64"),
             ]),
             ENTER,
             Some(RECEIVED),
         ),
+        program("socket_enter_splice", Attach::Classic(&[("syscalls", "sys_enter_splice")]), ENTER, Some(RECEIVED)),
         program("socket_enter_recvfrom", Attach::Classic(&[("syscalls", "sys_enter_recvfrom")]), ENTER, Some(RECEIVED)),
     ],
 };

@@ -8,11 +8,12 @@ mod limits;
 mod observer;
 mod streams;
 mod undecoded;
+mod unseen;
 
 use tailcomb_tests::case::Case;
 
 pub(crate) use observer::serve_if_told;
 
 pub(crate) fn cases() -> Vec<Case> {
-    [streams::CASES, framing::CASES, limits::CASES, endings::CASES, undecoded::CASES].concat()
+    [streams::CASES, framing::CASES, limits::CASES, endings::CASES, undecoded::CASES, unseen::CASES].concat()
 }
