@@ -1,10 +1,10 @@
 //! The `block` probe against the kernel's own counters, the tests' own clocks, and real disks.
 
+mod counts;
 mod watch;
 
 use std::{
     fs,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicBool, Ordering},
@@ -32,9 +32,9 @@ use tailcomb_common::{
 };
 use tailcomb_tests::{
     case::{Case, Need},
-    disk::{Block, Loop, Stat, number_of, open_direct_sync, real_folder, run},
+    disk::{Block, Loop, Stat, number_of, real_folder, run},
 };
-use watch::{Difference, Grown, Watch, exactly};
+use watch::{Difference, Watch, exactly};
 
 const MIB: u64 = 1 << 20;
 const DISK: &[Need] = &[Need::Kernel, Need::Loop, Need::Tool("losetup")];
@@ -43,7 +43,11 @@ const fn case(name: &'static str, run: fn() -> Result<()>) -> Case {
     Case { name, needs: DISK, run }
 }
 
-pub(crate) const CASES: &[Case] = &[
+pub(crate) fn cases() -> Vec<Case> {
+    [CASES, counts::CASES].concat()
+}
+
+const CASES: &[Case] = &[
     case("d02_a_synchronous_write_counts_once", || exactly(a_synchronous_write_counts_once)),
     case("d03_a_short_read_is_one_read", || exactly(a_short_read_is_one_read)),
     case("d06_a_read_of_our_own_comes_back", a_read_of_our_own_comes_back),
@@ -56,8 +60,6 @@ pub(crate) const CASES: &[Case] = &[
     case("d14_a_sum_over_leaves_counts_a_byte_once", || exactly(a_sum_over_leaves_counts_a_byte_once)),
     case("d15_an_idle_device_stays_flat", || exactly(an_idle_device_stays_flat)),
     case("block_phases_add_up_to_the_total", || exactly(phases_add_up_to_the_total)),
-    case("block_counts_are_the_kernels_own_under_a_mixed_load", || exactly(counts_are_the_kernels_own_under_a_mixed_load)),
-    case("block_counts_are_the_kernels_own_on_a_busy_disk", || exactly(counts_are_the_kernels_own_on_a_busy_disk)),
     case("block_in_flight_comes_back_to_zero", || exactly(in_flight_comes_back_to_zero)),
     case("block_split_bios_share_their_stamp", || exactly(split_bios_share_their_stamp)),
     case("block_an_end_that_was_not_shown_is_lost", an_end_that_was_not_shown_is_lost),
@@ -272,109 +274,6 @@ fn phases_add_up_to_the_total() -> Result<()> {
     let own = u64::try_from(own.as_nanos())?;
     ensure!(in_all < own && in_all > own / 10, "{in_all} ns seen of {own} ns");
     nothing_lost(&seen)
-}
-
-/// `[requests and merges, bytes]` as the kernel counts them, from what the probe counted.
-///
-/// A request that was merged into another is a merge for the kernel and vanished for the probe: they are compared in sum.
-fn as_the_kernel_counts(grown: &Grown) -> [u64; 2] {
-    let count = grown.count;
-    [count.completed + count.vanished + count.merges, count.bytes]
-}
-
-const fn in_sum([requests, merges, bytes]: [u64; 3]) -> [u64; 2] {
-    [requests + merges, bytes]
-}
-
-/// Rounds of the mixed load; each syncs a block device twice, and that is a flush without data.
-const ROUNDS: u64 = 20;
-const EMPTY_FLUSHES: u64 = 2 * ROUNDS;
-
-fn counts_are_the_kernels_own_under_a_mixed_load() -> Result<()> {
-    let disk = Loop::make(&real_folder()?, 64 * MIB)?;
-    let (direct, buffered) = (disk.direct(0)?, disk.buffered()?);
-    let mut watch = Watch::start()?;
-    let truth = Stat::of(disk.number)?;
-    let seen = watch.during(disk.number, || {
-        thread::scope(|scope| {
-            let (direct, buffered) = (&direct, &buffered);
-            let reader = scope.spawn(move || {
-                let mut block = Block::new(4096);
-                (0..2_000u64).try_for_each(|i| block.read(direct, 32 * MIB + i % 1_000 * 4096).map(drop))
-            });
-            let writer = scope.spawn(move || {
-                let mut block = Block::new(16_384);
-                (0..500u64).try_for_each(|i| block.write(direct, 16 * MIB + i * 16_384))
-            });
-            for round in 0..ROUNDS {
-                for i in 0..64 {
-                    buffered.write_all_at(&[7; 4096], (round * 64 + i) * 4096)?;
-                }
-                buffered.sync_all()?;
-                // Nothing to write: a flush alone.
-                buffered.sync_all()?;
-            }
-            for thread in [reader, writer] {
-                thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
-            }
-            Ok(())
-        })
-    })?;
-    ensure!(seen.after.in_flight(disk.number) == 0, "not settled: {} in flight", seen.after.in_flight(disk.number));
-    let [read, write, discard] = [Operation::Read, Operation::Write, Operation::Discard].map(|kind| seen.of(kind));
-    let mut ours = [read, write, discard].map(|grown| as_the_kernel_counts(&grown));
-    // A flush without data is a write of 0 bytes for the kernel. For the probe it vanished; where there is no block_io_start it
-    // was never seen.
-    if !Layout::of_running_kernel()?.has_tracepoint("block_io_start") {
-        ours[1][0] += EMPTY_FLUSHES;
-    }
-    let kernels = |truth: &Stat| [truth.read, truth.write, truth.discard].map(in_sum);
-    let flush = seen.of(Operation::DeviceWide);
-    let truth = Stat::grown(disk.number, &truth, |truth| kernels(truth) == ours && truth.flushes == flush.count.completed)?;
-    ensure!(ours == kernels(&truth), "we counted {ours:?}, the kernel {truth:?}");
-    ensure!(truth.in_flight == 0, "not settled: {truth:?}");
-    ensure!([read.count.completed, read.count.merges] == truth.read[..2], "{read:?}, {truth:?}");
-    ensure!(write.phases[TOTAL].0 == write.count.completed, "{write:?}");
-    ensure!(truth.read[0] >= 2_000 && truth.write[0] >= 500 && truth.flushes >= ROUNDS, "too little happened: {truth:?}");
-    ensure!(flush.count.completed == truth.flushes && flush.phases[FLUSH].0 == truth.flushes, "{flush:?}, {truth:?}");
-    nothing_lost(&seen)
-}
-
-fn counts_are_the_kernels_own_on_a_busy_disk() -> Result<()> {
-    // The disk has other users: what the probe counted must lie between what the kernel counted within and around that time.
-    let folder = real_folder()?;
-    let disk = number_of(&folder)?;
-    let path = folder.join(format!("tailcomb-test-busy-{}", std::process::id()));
-    let mut watch = Watch::start()?;
-    let outer = Stat::of(disk)?;
-    let before = watch.now()?;
-    let inner = Stat::of(disk)?;
-    let work = || {
-        let file = open_direct_sync(&path)?;
-        let mut block = Block::new(4096);
-        (0..200).try_for_each(|i| block.write(&file, i * 4096))?;
-        (0..200).try_for_each(|i| block.read(&file, i * 4096).map(drop))
-    };
-    let worked = work();
-    fs::remove_file(&path)?;
-    worked?;
-    let inner = Stat::of(disk)?.since(&inner);
-    let after = watch.now()?;
-    let outer = Stat::of(disk)?.since(&outer);
-    let seen = Difference { device: disk, before, after };
-    let has_io_start = Layout::of_running_kernel()?.has_tracepoint("block_io_start");
-    let in_flight = seen.after.in_flight(disk);
-    ensure!((0..=1024).contains(&in_flight), "{in_flight} in flight");
-    for (operation, inner, outer) in [(Operation::Read, inner.read, outer.read), (Operation::Write, inner.write, outer.write)] {
-        let grown = seen.of(operation);
-        let ([ours, _], [least, _], [most, _]) = (as_the_kernel_counts(&grown), in_sum(inner), in_sum(outer));
-        // Where there is no block_io_start, flushes without data are not seen, and there is one to each write at most.
-        let unseen = if has_io_start || operation == Operation::Read { 0 } else { 200 };
-        // The probe counts a moment before the kernel does: one a CPU may stand between the two.
-        ensure!(ours + unseen + 8 >= least && ours <= most + 8, "{operation:?}: {ours}, not {least} to {most}; {grown:?}");
-        ensure!(grown.count.completed >= 200, "{operation:?}: {grown:?}");
-    }
-    Ok(())
 }
 
 fn in_flight_comes_back_to_zero() -> Result<()> {

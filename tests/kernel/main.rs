@@ -16,5 +16,5 @@ fn main() -> ExitCode {
         eprintln!("the server of a case: {error:#}");
         return ExitCode::FAILURE;
     }
-    tailcomb_tests::case::run(&[load::CASES.to_vec(), block::CASES.to_vec(), targets::CASES.to_vec(), socket::cases()].concat())
+    tailcomb_tests::case::run(&[load::CASES.to_vec(), block::cases(), targets::CASES.to_vec(), socket::cases()].concat())
 }
