@@ -155,10 +155,8 @@ pub(super) fn moved(direction: u64, sk: u64, bytes: u64, find: impl FnOnce() -> 
                     }
                 }
             }
-            if connection.mode != FOLLOWED {
-                if direction == RESPONSES || !again(connection, sk, end) {
-                    return;
-                }
+            if connection.mode != FOLLOWED && (direction == RESPONSES || !again(connection, sk, end)) {
+                return;
             }
             connection
         }
